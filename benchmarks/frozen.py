@@ -81,7 +81,8 @@ def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:
     short, done, began, busy = trials.inputs.settings.short(given.epochs), 0, time.perf_counter(), time.process_time()
     while not done or time.perf_counter() - began < given.seconds:
         number = done // given.per_split if given.per_split else 0
-        trials.run(Attempt(Trial(done, arm=done, epochs=short, round=number), another(action, done), "fc"))
+        attempt = Attempt(Trial(done, arm=done, epochs=short, round=number), another(action, done), "fc")
+        next(trials.run_all([attempt]))
         done += 1
     return {
         "seconds_to_begin": round(begun, 2),

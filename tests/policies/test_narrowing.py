@@ -9,7 +9,6 @@ from poise.actions import Action
 from poise.errors import UserError
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
 from poise.spaces import make_space
-from poise.tuning import judging_epochs
 
 GRID = {"feature_kd": (0.1, 0.2, 0.3, 0.4), "lr": (0.1, 0.05)}
 OWN = Action(feature_kd=0.4, lr=0.05)
@@ -125,9 +124,3 @@ def test_a_favourite_is_on_record() -> None:
 def test_a_loss_without_competing_classes_has_no_counts_to_adjust_for() -> None:
     assert "adjustment" not in Learner("icarl", options={"loss": "sigmoid"}, device="cpu").space.axes
     assert "adjustment" in Learner("icarl", device="cpu").space.axes
-
-
-def test_judging_classifiers_by_trials_costs_nothing() -> None:
-    settings = Learner("lucir", device="cpu").settings
-    assert settings.trials.classifier == "trials"
-    assert judging_epochs(settings.trials, settings.default_action, 1, 30) == 0

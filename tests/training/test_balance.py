@@ -20,9 +20,14 @@ from poise.nets import LinearHead, Model, build_backbone, build_head, torch_gene
 from poise.policies import Trial
 from poise.spaces import make_space
 from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, Situation, StageDone, StepDone, Trainer
-from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
+from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
 
 from .weights import assert_same, weights
+
+
+def run_one(trials: Trials, attempt: Attempt) -> TrialResult:
+    return next(trials.run_all([attempt]))
+
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -309,11 +314,11 @@ class TestTrials:
     ) -> None:
         own, last = ICaRL.default_action, Trial(2, 0, 4, continues=1)
         balanced = own.replace(balance=balance)
-        going, plain = make_trials(), make_trials().run(Attempt(Trial(0, 0, 4), own, "fc", 4))
-        going.run(Attempt(Trial(0, 0, 1), balanced, "fc", 4))
-        going.run(Attempt(Trial(1, 0, 2, continues=0), balanced, "fc", 4))
-        continued = going.run(Attempt(last, balanced, "fc", 4))
-        scratch = make_trials().run(Attempt(last, balanced, "fc", 4))
+        going, plain = make_trials(), run_one(make_trials(), Attempt(Trial(0, 0, 4), own, "fc", 4))
+        run_one(going, Attempt(Trial(0, 0, 1), balanced, "fc", 4))
+        run_one(going, Attempt(Trial(1, 0, 2, continues=0), balanced, "fc", 4))
+        continued = run_one(going, Attempt(last, balanced, "fc", 4))
+        scratch = run_one(make_trials(), Attempt(last, balanced, "fc", 4))
         assert continued == scratch
         assert [continued.witnessed[epoch] == plain.witnessed[epoch] for epoch in (1, 2, 4)] == [True, True, False]
 

@@ -38,8 +38,8 @@ from poise.training import (
 from poise.training import trainer as trainer_module
 from poise.training.step import EagerRunner
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
-from poise.tuning.rewards import HitsPerClass
-from poise.tuning.splits import Split, draw_splits
+from poise.tuning.environments import Environment, draw_tasks
+from poise.tuning.results import HitsPerClass
 
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
@@ -109,8 +109,8 @@ def on_lanes(trials: Trials, lanes: Lanes) -> Trials:
 class Seen(Trials):
     """Looks into the models of a look-ahead too, which have no witness."""
 
-    def _validate(self, split: Split, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, float]:
-        hits, _ = super()._validate(split, begun, trainer)
+    def _validate(self, environment: Environment, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, float]:
+        hits, _ = super()._validate(environment, begun, trainer)
         values = trainer.model.state_dict().values()
         sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(values)]
         return hits, torch.stack(sums).sum().item()
@@ -612,7 +612,7 @@ class TestOnAGpu:
 
     def first(self, backend: Backend, method: Method | None = None, number: int = 0) -> LocalPhase:
         """What every trial of that round starts with."""
-        return draw_splits(self.trials(backend, 1, method).inputs, number)[0].first
+        return draw_tasks(self.trials(backend, 1, method).inputs, number)[0].first
 
     def trained(self, lane: Lane, begun: LocalPhase, action: Action, number: int) -> dict[str, Tensor]:
         trainer: Trainer = lane.trainer(begun, action, 3, ("round", number))

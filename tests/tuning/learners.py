@@ -13,7 +13,8 @@ from torch import Tensor
 from poise import Learner
 from poise.data.sources import DigitsSource
 from poise.learner import LearnerState
-from poise.training import ActionDecided, Event, TrialDone, TrialStep
+from poise.training import ActionDecided, Event, Progress, TrialDone
+from poise.tuning import Attempt, TrialResult, Trials
 
 E = TypeVar("E", bound=Event)
 
@@ -84,7 +85,7 @@ def told_and_saved(learner: Learner, arriving: tuple[Tensor, Tensor]) -> tuple[l
 
 def telling(learner: Learner, arriving: tuple[Tensor, Tensor]) -> Iterator[Event]:
     """The events of the learner's next phase without those from inside of trials: resumed, one begins again."""
-    return (event for event in learner.fitting(*arriving) if not isinstance(event, TrialStep))
+    return (event for event in learner.fitting(*arriving) if not isinstance(event, Progress))
 
 
 def assert_resumes(
@@ -118,6 +119,12 @@ def _without_names(state: Saved) -> Saved:
     if "names" not in position or "pending.record" in tensors:
         return state
     return tensors, {**meta, "pending": {**meta["pending"], "position": {**position, "names": []}}}
+
+
+def run_one(trials: Trials, attempt: Attempt) -> TrialResult:
+    """What comes of one attempt."""
+    (result,) = trials.run_all([attempt])
+    return result
 
 
 def of(kind: type[E], events: list[Event]) -> list[E]:

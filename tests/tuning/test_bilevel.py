@@ -19,8 +19,8 @@ from poise.training import Backend, Schedule, Situation, make_backend, without_p
 from poise.training.optimiser import make_optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
-from poise.tuning.environment import Environment
-from poise.tuning.history import HyperStep
+from poise.tuning.environments import Environment
+from poise.tuning.results import HyperStep
 
 T = TypeVar("T")
 

@@ -68,9 +68,9 @@ def test_a_witness_and_what_it_looks_at_stay_here(make_trials: Callable[..., Tri
 
     watched = make_trials(witness=count_classes)
     trials = Trials(watched.inputs, executor=Elsewhere(), witness=count_classes)
-    result = trials.run(RUNGS[0])
+    result = run_one(trials, RUNGS[0])
     assert set(result.witnessed.values()) == {sum(watched.inputs.situation.growth)}
-    assert not pickle.loads(pickle.dumps(trials)).run(RUNGS[0]).witnessed
+    assert not run_one(pickle.loads(pickle.dumps(trials)), RUNGS[0]).witnessed
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -176,4 +176,4 @@ def test_results_come_in_the_order_of_asking_whatever_the_lanes(
     asked = [Attempt(Trial(number, number, 4 - number), OWN, "fc", 4) for number in range(3)]
     results: list[TrialResult] = list(make_trials(executor=LocalExecutor(Lanes(cpu, 3))).run_all(asked))
     assert [result.outcome.trial for result in results] == [attempt.trial for attempt in asked]
-    assert results == [make_trials().run(attempt) for attempt in asked]
+    assert results == [run_one(make_trials(), attempt) for attempt in asked]

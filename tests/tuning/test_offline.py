@@ -21,7 +21,6 @@ from poise.policies.reinforce import Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
 from poise.training import Backend, Evaluator, Pause, Schedule, Situation, Trainer, make_backend
 from poise.tuning import TrialInputs
-from poise.tuning.history import Episode
 from poise.tuning.offline import (
     OFFLINE,
     OfflineOptions,
@@ -33,7 +32,7 @@ from poise.tuning.offline import (
     _sizes,
     reinforce_after,
 )
-from poise.tuning.rewards import balanced_accuracy
+from poise.tuning.results import Episode, balanced_accuracy
 
 T = TypeVar("T")
 

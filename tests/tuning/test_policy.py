@@ -18,7 +18,7 @@ from poise.policies import POLICIES as BUILDERS
 from poise.policies import PRESETS, Outcome, Policy, Preset, Trial, Tried, Wish
 from poise.training import ActionDecided, Event, StageDone, TrialDone, TrialStep
 from poise.tuning import Attempt, Entry, History, PolicyTuner, Reward, TrialResult
-from poise.tuning.history import told_to_policy
+from poise.tuning.results import told_to_policy
 
 from .learners import (
     SMALL,
@@ -287,7 +287,7 @@ def test_trials_for_a_study_leave_the_learner_as_it_is() -> None:
     before = saved(learner)
     trials = learner.phase_of(*digits([3, 4]), Watching()).task.trials
     assert trials.possible
-    result = trials.run(Attempt(Trial(0, 0, 2), learner.space.actions[0], "fc", 2))
+    result = run_one(trials, Attempt(Trial(0, 0, 2), learner.space.actions[0], "fc", 2))
     assert result.witnessed == {1: (5, (0, 1, 2, 3, 4)), 2: (5, (0, 1, 2, 3, 4))}
     assert_same(learner, reopened(before))
 
@@ -298,7 +298,7 @@ def test_trials_for_a_study_are_those_of_the_phase() -> None:
     events = tried_in(list(learner.fitting(*digits([3]))))
     for event in events[:2]:
         trial = Trial(**event.trial)
-        result = study.run(Attempt(trial, learner.space.actions[trial.arm], event.classifier))
+        result = run_one(study, Attempt(trial, learner.space.actions[trial.arm], event.classifier))
         assert (result.outcome.reward, result.as_json()) == (event.reward, event.record)
 
 

@@ -18,7 +18,7 @@ from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings, tuner_kind
-from poise.tuning.splits import draw_splits
+from poise.tuning.environments import draw_tasks
 from poise.tuning.trials import _Leg
 
 OWN = make_method("lucir").default_action
@@ -65,7 +65,7 @@ def silent(model: Model, means: Tensor, classes: Sequence[Any]) -> None:
 
 
 def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_trials: Callable[..., Trials]) -> None:
-    result = make_trials().run(Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm", 4))
+    result = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm", 4))
     assert sorted(result.hits) == [4]
     assert result.classes == [0, 1, 2]
     assert result.images == [3, 3, 3]
@@ -76,40 +76,40 @@ def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_tri
 
 def test_continuing_gives_what_training_from_scratch_gives(make_trials: Callable[..., Trials]) -> None:
     going = make_trials()
-    going.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
-    continued = going.run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    scratch = make_trials().run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    run_one(going, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
+    continued = run_one(going, Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    scratch = run_one(make_trials(), Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
     assert continued == scratch
 
 
 def test_trials_do_not_disturb_each_other(make_trials: Callable[..., Trials]) -> None:
     together, other = make_trials(), OWN.replace(lr=0.01, feature_kd=4.0)
-    together.run(Attempt(Trial(0, arm=1, epochs=3), other, "fc", 4))
-    after = together.run(Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
-    alone = make_trials().run(Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
+    run_one(together, Attempt(Trial(0, arm=1, epochs=3), other, "fc", 4))
+    after = run_one(together, Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
+    alone = run_one(make_trials(), Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
     assert after == alone
 
 
 def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
-    result = trials.run(Attempt(Trial(0, arm=0, epochs=4), Action(**{**OWN, "lr": 1e30}), "fc", 4))
+    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=4), Action(**{**OWN, "lr": 1e30}), "fc", 4))
     assert result.outcome.diverged
     assert result.outcome.reward == 0
-    assert trials.run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 4)).outcome.diverged is False
+    assert run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 4)).outcome.diverged is False
 
 
 def test_a_model_whose_features_are_not_numbers_has_diverged(
     situation: Situation, make_trials: Callable[..., Trials]
 ) -> None:
     one_step = replace(situation, schedule=Schedule(epochs=40, batch=64))
-    result = make_trials(situation=one_step).run(Attempt(Trial(0, arm=0, epochs=1), OWN.replace(lr=1e6), "fc", 1))
+    result = run_one(make_trials(situation=one_step), Attempt(Trial(0, arm=0, epochs=1), OWN.replace(lr=1e6), "fc", 1))
     assert (result.outcome.diverged, result.outcome.reward) == (True, 0)
 
 
 def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials(witness=fingerprint)
-    short = trials.run(Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4)).witnessed
-    full = trials.run(Attempt(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", 4)).witnessed
+    short = run_one(trials, Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4)).witnessed
+    full = run_one(trials, Attempt(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", 4)).witnessed
     assert short[1] == full[1]  # the same draws, and both at the first learning rate
     assert short[2] == full[2]
     assert short[4] != full[4]  # of 4 epochs the third has a tenth of the rate, of 40 it has not
@@ -117,7 +117,7 @@ def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Tri
 
 def test_the_last_model_is_not_touched(situation: Situation, make_trials: Callable[..., Trials]) -> None:
     before = {name: value.clone() for name, value in situation.model.state_dict().items()}
-    make_trials().run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
+    run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
     assert all(torch.equal(before[name], value) for name, value in situation.model.state_dict().items())
 
 
@@ -170,12 +170,12 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     assert situation.schedule.epochs == 40
     trials = make_ahead(situation=situation, environment=environment, balance_length=share)
     trainings = 2 if environment == "lookahead" else 1
-    trials.run(Attempt(Trial(0, arm=0, epochs=2), fine_tuned, "fc", 2))
+    run_one(trials, Attempt(Trial(0, arm=0, epochs=2), fine_tuned, "fc", 2))
     assert len(heard) == trainings * epochs
     heard.clear()
-    trials.run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+    run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
     assert not heard, "an action without it has none"
-    trials.run(Attempt(Trial(2, arm=0, epochs=40, full=True), fine_tuned, "fc", 2))
+    run_one(trials, Attempt(Trial(2, arm=0, epochs=40, full=True), fine_tuned, "fc", 2))
     assert len(heard) == trainings * 5, "a trial at full length is as long as the phase in any case"
 
 
@@ -187,16 +187,16 @@ def test_an_action_that_shortens_the_phase_shortens_the_fine_tuning_of_its_trial
     method, short = Lucir(), Action(**{**OWN, "balance": "finetune", "epochs": 10})
     method.balancing = Heavy(method.balancing.name, 1 / 8, balanced=True, trains="head", heard=heard)
     trials = make_trials(situation=replace(situation, method=method), balance_length=share)
-    trials.run(Attempt(Trial(0, arm=0, epochs=4), short, "fc", 4))
+    run_one(trials, Attempt(Trial(0, arm=0, epochs=4), short, "fc", 4))
     assert len(heard) == epochs, "its phase would have two epochs of it"
 
 
 def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials()
-    trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
-    trials.run(Attempt(Trial(1, arm=1, epochs=4), OWN, "fc", 4))
+    run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
+    run_one(trials, Attempt(Trial(1, arm=1, epochs=4), OWN, "fc", 4))
     assert list(trials._reached) == [(0, 0, False, 0)]
-    trials.run(Attempt(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", 4))
+    run_one(trials, Attempt(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", 4))
     assert list(trials._splits) == [1]
 
 
@@ -221,7 +221,7 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
 ) -> None:
     method = Listening()
     trials = make_ahead(situation=replace(situation, method=method))
-    result = trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
     whole = Growth(2, 3)
     assert (first, heads) == (Growth(2, 1, trial_of=whole), 3)
@@ -257,7 +257,7 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
     phases = {}
     for rho in (0.0, 0.5, 0.9):
         trials = make_ahead(Watched)
-        trials.run(Attempt(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", 1))
+        run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", 1))
         assert trials.followed is not None
         phases[rho] = trials.followed
     (first, _, plain), known = phases[0.0], 3
@@ -281,17 +281,17 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
     inputs = {"arrived": round(sum(SIZES.values()) / share), "stored_share": share}
     for rho in (0.0, 0.25, 0.9):
         trials = make_ahead(Watched, inputs=inputs)
-        trials.run(Attempt(Trial(0, arm=0, epochs=1), Action(**OWN, allocation=rho), "fc", 1))
+        run_one(trials, Attempt(Trial(0, arm=0, epochs=1), Action(**OWN, allocation=rho), "fc", 1))
         assert trials.followed is not None
         first, _, second = trials.followed
-        (split,) = draw_splits(trials.inputs, 0)
+        (split,) = draw_tasks(trials.inputs, 0)
         assert split.environment.later is not None
         later, plain = len(split.environment.later), math.floor(3 * quota)
         most = min((plain + math.floor(rho * images)) // 3 for images in (len(first.new), later))
         assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
         assert len(second.new) == min(later, plain + later - len(second.kept))
     trials = make_ahead(Watched, inputs={**inputs, "rho": 0.25})
-    trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))  # where all have the same ρ, all images are used
+    run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))  # where all have the same ρ, all images are used
     assert trials.followed is not None
     first, _, second = trials.followed
     most = (3 * QUOTA + math.floor(0.25 * min(len(first.new), later))) // 3
@@ -301,7 +301,7 @@ def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
-    (split,) = draw_splits(trials.inputs, 0)
+    (split,) = draw_tasks(trials.inputs, 0)
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
         kept = trials._exemplars(split, split.first, split.first.model, action)
         counts = torch.bincount(ImageSet.joined([split.environment.kept, split.environment.new]).labels)
@@ -313,7 +313,7 @@ def test_the_first_half_is_cut_to_its_memory_by_herding(
     situation: Situation, make_ahead: Callable[..., Watched], round_: int
 ) -> None:
     trials = make_ahead(Watched)
-    trials.run(Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", 2))
+    run_one(trials, Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", 2))
     assert trials.followed is not None
     first, model, following = trials.followed
     features = situation.evaluator.extract(model, first.new.pixels).features
@@ -330,7 +330,7 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
     for round_ in (0, 1):  # whatever the order of the classes inside
         for confused in SIZES:
             trials = make_ahead(reserved=reserved, confused=confused)
-            result = trials.run(Attempt(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm", 1))
+            result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm", 1))
             old = [0, 1] if reserved else []
             assert result.classes == [*old, 2, 3, 4]
             assert result.images == [*(reserved for _ in old), 6, 10, 8]
@@ -346,8 +346,8 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
 
 
 def test_a_look_ahead_of_one_new_class_is_a_local_environment(make_trials: Callable[..., Trials]) -> None:
-    ahead = make_trials(environment="lookahead").run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
-    assert ahead == make_trials().run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    ahead = run_one(make_trials(environment="lookahead"), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert ahead == run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
 
 
 # Horizon ------------------------------------------------------------------------------------------------------------
@@ -355,8 +355,8 @@ def test_a_look_ahead_of_one_new_class_is_a_local_environment(make_trials: Calla
 
 def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Callable[..., Trials]) -> None:
     trial, action = Trial(0, arm=0, epochs=2), OWN.replace(lr=0.02)
-    once = make_trials().run(Attempt(trial, action, "fc", 2))
-    twice = make_trials(horizon=1).run(Attempt(trial, action, "fc", 2))
+    once = run_one(make_trials(), Attempt(trial, action, "fc", 2))
+    twice = run_one(make_trials(horizon=1), Attempt(trial, action, "fc", 2))
     assert twice.earlier_rewards == (once.outcome.reward,)
     last = [hits / images for hits, images in zip(twice.hits[2]["fc"], twice.images, strict=True)]
     both = [(a + b) / 2 for a, b in zip(once.outcome.per_class, last, strict=True)]
@@ -371,7 +371,7 @@ def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
 ) -> None:
     method = Listening()
     trials = make_trials(situation=replace(situation, method=method), horizon=2)
-    result = trials.run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     assert len(result.earlier_rewards) == 2
     assert {growth: heads for growth, (heads, _) in method.heard.items()} == {Growth(2, 1): 3, Growth(3, 0): 3}
     images = len(method.heard[Growth(2, 1)][1])
@@ -394,7 +394,7 @@ def test_a_look_ahead_tells_its_classes_from_each_other_alone(
         return guesses(self, model, means, pixels, among)
 
     monkeypatch.setattr(Evaluator, "guesses", watched)
-    make_ahead(environment=environment).run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    run_one(make_ahead(environment=environment), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     assert asked == [expected]
 
 
@@ -409,8 +409,9 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     """Without a reserve the parts have 15 and 24 images of 5 and 3 classes, and rewards of their own."""
     trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
-        make_ahead(environment=kind, reserved=reserved, confused=4, witness=silent).run(
-            Attempt(trial, action, classifier, 2)
+        run_one(
+            make_ahead(environment=kind, reserved=reserved, confused=4, witness=silent),
+            Attempt(trial, action, classifier, 2),
         )
         for kind in ("both", "local", "lookahead")
     )
@@ -438,8 +439,8 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
 
 def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(make_ahead: Callable[..., Trials]) -> None:
     trial = Trial(0, arm=0, epochs=2)
-    diverged = make_ahead(environment="both").run(Attempt(trial, OWN.replace(lr=1e30), "fc", 2))
-    healthy = make_ahead(environment="both").run(Attempt(trial, OWN, "fc", 2))
+    diverged = run_one(make_ahead(environment="both"), Attempt(trial, OWN.replace(lr=1e30), "fc", 2))
+    healthy = run_one(make_ahead(environment="both"), Attempt(trial, OWN, "fc", 2))
     assert diverged.outcome.diverged
     assert (diverged.outcome.reward, diverged.outcome.per_class) == (0, ())
     assert (diverged.classes, diverged.images) == (healthy.classes, healthy.images)
@@ -448,14 +449,14 @@ def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(mak
 
 
 def test_where_no_look_ahead_is_possible_both_are_the_local_one(make_trials: Callable[..., Trials]) -> None:
-    both = make_trials(environment="both").run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
-    assert both == make_trials().run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    both = run_one(make_trials(environment="both"), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    assert both == run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
 
 
 def test_the_witness_of_both_sees_the_local_models(make_ahead: Callable[..., Trials]) -> None:
     trial = Trial(0, arm=0, epochs=2)
-    both = make_ahead(environment="both", witness=fingerprint).run(Attempt(trial, OWN, "fc", 2))
-    local = make_ahead(environment="local", witness=fingerprint).run(Attempt(trial, OWN, "fc", 2))
+    both = run_one(make_ahead(environment="both", witness=fingerprint), Attempt(trial, OWN, "fc", 2))
+    local = run_one(make_ahead(environment="local", witness=fingerprint), Attempt(trial, OWN, "fc", 2))
     assert both.witnessed == local.witnessed
     assert sorted(both.witnessed) == [1, 2]
 
@@ -471,7 +472,7 @@ class TestSeveralTrainings:
         return lambda: made(horizon=1)
 
     def test_the_same_trial_twice_is_the_same(self, make: Callable[[], Trials]) -> None:
-        one, other = (make().run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2)) for _ in range(2))
+        one, other = (run_one(make(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2)) for _ in range(2))
         assert one == other
 
     def test_going_on_from_rung_to_rung_gives_what_training_from_scratch_gives(
@@ -479,18 +480,18 @@ class TestSeveralTrainings:
     ) -> None:
         going, other = make(), OWN.replace(lr=0.02)
         for number, epochs in enumerate((1, 2, 4)):
-            continued = going.run(Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
-            going.run(Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc", 4))
-            assert continued == make().run(Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
+            continued = run_one(going, Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
+            run_one(going, Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc", 4))
+            assert continued == run_one(make(), Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
 
     def test_a_divergence_in_the_first_training_stops_nothing(self, make: Callable[[], Trials]) -> None:
         trials = make()
-        result = trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", 2))
+        result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", 2))
         assert result.outcome.diverged
         assert (result.outcome.reward, result.outcome.per_class, result.totals()) == (0, (), {"fc": 0, "ncm": 0})
         json.dumps(result.as_json())
-        after = trials.run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
-        assert after == make().run(Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+        after = run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+        assert after == run_one(make(), Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
 
 
 # The length of a trial ----------------------------------------------------------------------------------------------
@@ -510,15 +511,15 @@ class TestSeveralTrainings:
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(
     make_trials: Callable[..., Trials], epochs: int, trial: Trial, looked_at: list[int]
 ) -> None:
-    result = make_trials(witness=silent).run(Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4))
+    result = run_one(make_trials(witness=silent), Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4))
     assert sorted(result.hits) == looked_at
 
 
 def test_rungs_of_an_axis_of_epochs_continue_too(make_trials: Callable[..., Trials]) -> None:
     going, action = make_trials(), Action(**OWN, epochs=60)
     for number, epochs in enumerate((1, 2, 4)):
-        continued = going.run(Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
-        assert continued == make_trials().run(Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
+        continued = run_one(going, Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
+        assert continued == run_one(make_trials(), Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
         assert max(continued.hits) == math.ceil(epochs * 1.5)
 
 
@@ -531,8 +532,8 @@ def test_a_witness_never_changes_a_reward(make_trials: Callable[..., Trials]) ->
         torch.rand(3)
         return float(means.sum())
 
-    alone = make_trials().run(Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
-    watched = make_trials(witness=meddling).run(Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
+    alone = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
+    watched = run_one(make_trials(witness=meddling), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
     assert sorted(watched.witnessed) == sorted(watched.hits) == [1, 2, 4]
     assert alone == replace(watched, witnessed={}, hits={4: watched.hits[4]})
 
@@ -543,8 +544,8 @@ def test_a_look_ahead_has_no_witness(make_ahead: Callable[..., Trials]) -> None:
     def never(model: Model, means: Tensor, classes: Sequence[Any]) -> None:
         raise AssertionError("called")
 
-    result = make_ahead(witness=never).run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
-    alone = make_ahead().run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
+    result = run_one(make_ahead(witness=never), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
+    alone = run_one(make_ahead(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
     assert result.witnessed == {}
     assert alone == replace(result, hits={2: result.hits[2]})
 
@@ -558,7 +559,7 @@ def test_the_record_tells_old_from_new_classes_and_both_give_the_reward(
 ) -> None:
     for environment, reserved in (("lookahead", 3), ("local", 3), ("lookahead", 0), ("both", 3)):
         trials = make_ahead(environment=environment, reserved=reserved)
-        result = trials.run(Attempt(Trial(0, arm=0, epochs=2), OWN, classifier, 2))
+        result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, classifier, 2))
         record = json.loads(json.dumps(result.as_json()))
         assert list(record["rewards"]) == list(record["hits"]) == ["2"]
         new = 6 if environment == "both" else 3
@@ -573,7 +574,7 @@ def test_the_record_tells_old_from_new_classes_and_both_give_the_reward(
 
 
 def test_the_record_of_a_horizon_has_its_earlier_rewards(make_trials: Callable[..., Trials]) -> None:
-    result = make_trials(horizon=1).run(Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    result = run_one(make_trials(horizon=1), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     assert json.loads(json.dumps(result.as_json()))["legs"] == list(result.earlier_rewards)
 
 
@@ -583,7 +584,7 @@ def test_trials_of_two_rounds_can_be_asked_for_together(
 ) -> None:
     wanted = [Attempt(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc", 2) for number in range(4)]
     together = list(make_trials(executor=LocalExecutor(Lanes(cpu, lanes))).run_all(wanted))
-    assert together == [make_trials().run(each) for each in wanted]
+    assert together == [run_one(make_trials(), each) for each in wanted]
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [result.outcome.trial.id for result in together] == [0, 1, 2, 3]
@@ -610,7 +611,7 @@ def test_the_length_of_a_trial_is_not_rounded_up_where_it_is_whole() -> None:
 def test_a_full_trial_is_as_long_as_the_phase(situation: Situation, make_trials: Callable[..., Trials]) -> None:
     action = Action(**OWN, epochs=7)
     of_25 = replace(situation, schedule=Schedule(epochs=25, batch=64))
-    result = make_trials(situation=of_25).run(Attempt(Trial(0, arm=0, epochs=25, full=True), action, "fc", 3))
+    result = run_one(make_trials(situation=of_25), Attempt(Trial(0, arm=0, epochs=25, full=True), action, "fc", 3))
     assert max(result.hits) == of_25.schedule.lasting(action.epochs).epochs
 
 
@@ -626,8 +627,8 @@ def test_a_trial_that_diverges_late_has_the_same_record_whether_it_continued_or_
 ) -> None:
     late = replace(situation, method=LateDivergence())
     going = make_trials(situation=late)
-    assert not going.run(Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4)).outcome.diverged
-    continued = going.run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    scratch = make_trials(situation=late).run(Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    assert not run_one(going, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4)).outcome.diverged
+    continued = run_one(going, Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    scratch = run_one(make_trials(situation=late), Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
     assert continued.outcome.diverged
     assert continued == scratch

@@ -12,12 +12,11 @@ from poise.policies.catalog import (
     UNTUNED,
     WRAPPER_OPTIONS,
     Preset,
-    is_shipped,
     make_policy,
     register,
     resolved_options,
 )
-from poise.policies.planned import Planned, new_epochs, plan_trials
+from poise.policies.plans import Planned, new_epochs, plan_trials
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -36,7 +35,6 @@ __all__ = [
     "Trial",
     "Tried",
     "Wish",
-    "is_shipped",
     "make_policy",
     "new_epochs",
     "plan_trials",

@@ -215,11 +215,6 @@ def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> 
     return {**defaults, **given, **around}
 
 
-def is_shipped(name: str) -> bool:
-    """Whether poise brings the policy of that name along; any other is the user's own."""
-    return POLICIES[name].__module__.partition(".")[0] == __name__.partition(".")[0]
-
-
 def _require(holds: bool, message: str) -> None:
     if not holds:
         raise UserError(message)

@@ -46,16 +46,14 @@ class ExamReward(Reward):
         """What the examiner saw at the end, in place of the validation part."""
         if result.outcome.diverged:
             return result.outcome
-        seen = result.witnessed[max(result.witnessed)]
+        seen = result.witnessed
         shares = tuple(right / count for right, count in zip(seen[classifier], seen["images"], strict=True) if count)
         return Outcome(result.outcome.trial, sum(shares) / len(shares), shares)
 
     def record(self, result: TrialResult) -> dict[str, Any]:
         """The record of the trial, labelled, with the local reward that was not used."""
-        exam = {
-            str(epoch): {name: hits for name, hits in seen.items() if name != "images"}
-            for epoch, seen in result.witnessed.items()
-        }
+        seen = {name: hits for name, hits in (result.witnessed or {}).items() if name != "images"}
+        exam = {str(result.epochs): seen} if seen else {}
         return {**result.as_json(), "leak": True, "local_reward": result.outcome.reward, "exam": exam}
 
 

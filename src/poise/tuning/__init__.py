@@ -1,33 +1,36 @@
 """How the action of a phase is chosen: one call, behind which every policy and tuner stands.
 
-`base` is the call, `catalog` finds a tuner by its name, `policy` asks, tries, tells and decides, `bilevel` and
-`offline` are the tuners that are not policies, `history` is what all of them remember, `classifier` says which
-classifier counts, `attempt`, `trials`, `environment` and `rewards` are how an action is tried.
+`search` is the loop of Algorithm 1 and finds a tuner by its name, `trials` tries actions on `environments`, `results`
+are what came of it and the history that all tuners remember, `classifier` says which classifier counts, `bilevel` and
+`offline` are the tuners that are not policies.
 """
 
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import TrialSettings
-from poise.tuning.attempt import Attempt, TrialInputs
-from poise.tuning.base import Choice, Task, Tuner, TunerKind
-from poise.tuning.catalog import tuner_kind, tuner_names
+from poise.tuning.bilevel import BILEVEL
 from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, judging_epochs
-from poise.tuning.history import (
+from poise.tuning.environments import TrialInputs, is_possible
+from poise.tuning.offline import OFFLINE
+from poise.tuning.results import (
     CLASSIFIERS,
     Entry,
     History,
+    Reward,
+    TrialResult,
+    Witness,
     decided_rewards,
     entry_as_json,
     entry_from_json,
     judged_hits,
 )
-from poise.tuning.policy import PolicyTuner
-from poise.tuning.rewards import Reward, TrialResult, Witness
-from poise.tuning.splits import is_possible
-from poise.tuning.trials import Trials
+from poise.tuning.search import Choice, PolicyTuner, Task, Tuner, TunerKind, tuner_kind, tuner_names
+from poise.tuning.trials import Attempt, Trials
 
 __all__ = [
+    "BILEVEL",
     "CLASSIFIERS",
     "DEFAULT_POLICY",
+    "OFFLINE",
     "UNTUNED",
     "Attempt",
     "Choice",

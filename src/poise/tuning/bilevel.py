@@ -35,9 +35,9 @@ from poise.training import Event, Progress, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
 from poise.training.step import class_counts, drawn_in_training, prior
-from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
-from poise.tuning.environment import Environment
-from poise.tuning.history import Chosen, HyperStep, Stepped
+from poise.tuning.environments import Environment
+from poise.tuning.results import Chosen, HyperStep
+from poise.tuning.search import Choice, Task, Tuner, TunerKind, register_tuner, resolve_options
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ class BilevelTuner(Tuner):
         if environment is None:
             log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
         else:
-            done = [entry.step for entry in task.history if isinstance(entry, Stepped)]
+            done = [entry for entry in task.history if isinstance(entry, HyperStep)]
             action, number = done[-1].action if done else action, len(done)
             problem = InnerProblem(task.trials.inputs.situation, environment, self.default)
             for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
@@ -102,7 +102,7 @@ class BilevelTuner(Tuner):
                     yield step
                     continue
                 action, number = step.action, number + 1
-                task.history.append(Stepped(task.phase, step))
+                task.history.append(step)
                 yield TuningDone(task.phase, self.kind.name, step.as_json())
         task.history.append(Chosen(task.phase, action))
         return Choice(action)
@@ -118,12 +118,14 @@ class BilevelTuner(Tuner):
         return Planned(options.rounds, steps=options.rounds * options.steps) if phase else Planned()
 
 
-BILEVEL: Final = TunerKind(
-    "bilevel",
-    make=BilevelTuner,
-    resolve=partial(resolve_options, "bilevel", BilevelOptions),
-    space=None,
-    needs_old_images=True,
+BILEVEL: Final = register_tuner(
+    TunerKind(
+        "bilevel",
+        make=BilevelTuner,
+        resolve=partial(resolve_options, "bilevel", BilevelOptions),
+        space=None,
+        needs_old_images=True,
+    )
 )
 
 
@@ -149,7 +151,7 @@ def hyper_steps(
             loss, gradient = done[number].loss, done[number].gradient
         else:
             loss, gradient = yield from problem.hypergradient(current, options.steps, number)
-        tried = HyperStep(number, current, loss, gradient)
+        tried = HyperStep(problem.phase, number, current, loss, gradient)
         if not tried.finite:
             if number >= len(done):
                 yield replace(tried, action=proven)
@@ -175,6 +177,7 @@ class InnerProblem:
     """
 
     def __init__(self, situation: Situation, environment: Environment, action: Action) -> None:
+        self.phase = situation.phase
         self._situation = replace(situation, backend=replace(situation.backend, precision="fp32"))
         with self._situation.backend.active():
             self._teacher = self._situation.teacher()

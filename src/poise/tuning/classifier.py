@@ -11,14 +11,13 @@ from dataclasses import dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
+from poise.settings import TrialSettings
 from poise.training import Event, TrialDone
-from poise.tuning.attempt import Attempt, TrialSettings
-from poise.tuning.base import Task
-from poise.tuning.history import CLASSIFIERS, Hits, Judged, decided_totals
-from poise.tuning.rewards import TrialResult
+from poise.tuning.results import CLASSIFIERS, Hits, Judged, TrialResult, decided_totals
+from poise.tuning.search import Task
+from poise.tuning.trials import Attempt
 
 AUTO = "auto"
-JUDGING = "judging the classifiers"
 
 
 def first_classifier(action: Action) -> str:
@@ -70,21 +69,18 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
     if not _is_open(task, action):
         return
     done = sum(isinstance(entry, Judged) for entry in task.history)
-    if task.trials.inputs.settings.classifier == "paper":
-
-        def judge_one(attempt: Attempt, result: TrialResult) -> Event:
-            return _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
-
+    judge = task.trials.inputs.settings.classifier
+    if judge == "paper":
         for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
-            yield from task.run([attempt], judge_one, "classifiers", [JUDGING])
+            result = yield from task.try_alone(attempt, "classifiers", "judging the classifiers")
+            yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
     elif not done and (totals := decided_totals(task.history)) is not None:
         task.history.append(Judged(task.phase, totals))
-    elif not done and task.trials.inputs.settings.classifier == "full":
-
-        def judge_both(attempt: Attempt, result: TrialResult) -> Event:
-            return _judgement(task, attempt, result, result.totals())
-
-        yield from task.run([_full_attempt(task, action)], judge_both, "classifiers", [JUDGING])
+    elif not done and judge == "full":
+        # Of full length; not an arm of a policy, nor continuing one.
+        attempt = Attempt(Trial(0, -1, task.trials.inputs.planned_epochs, full=True), action, "fc")
+        result = yield from task.try_alone(attempt, "classifiers", "judging the classifiers")
+        yield _judgement(task, attempt, result, result.totals())
 
 
 def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
@@ -101,11 +97,6 @@ def _is_open(task: Task, action: Action) -> bool:
     inputs = task.trials.inputs
     reserved = len(inputs.reserve) or len(inputs.memory.reserve)
     return inputs.situation.phase > 0 and action.classifier == AUTO and not reserved and task.trials.possible
-
-
-def _full_attempt(task: Task, action: Action) -> Attempt:
-    """Of full length; not an arm of a policy, nor continuing one."""
-    return Attempt(Trial(0, -1, task.trials.inputs.planned_epochs, full=True), action, "fc")
 
 
 def _paper_attempts(task: Task, action: Action) -> list[Attempt]:

@@ -21,6 +21,7 @@ from poise.policies import Outcome, Trial
 from poise.settings import TrialSettings
 from poise.training import LocalPhase, Situation
 
+
 @dataclass(frozen=True)
 class TrialInputs:
     """Everything that the trials of a phase depend on.
@@ -73,7 +74,7 @@ class TrialInputs:
         return self.planned or self.situation.schedule.epochs
 
 
-# One draw --------------------------------------------------------------------------------------------------------------
+# One draw -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -193,7 +194,7 @@ def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Gen
     return torch.cat(picks)
 
 
-# The rounds of a phase --------------------------------------------------------------------------------------------------
+# The rounds of a phase ------------------------------------------------------------------------------------------------
 
 
 class LocalTask(NamedTuple):

@@ -39,11 +39,10 @@ from poise.training import (
     keep_exemplars,
     remember_means,
 )
-from poise.tuning.attempt import TrialInputs
-from poise.tuning.base import Choice, Task, Tuner, TunerKind, resolve_options
 from poise.tuning.classifier import AUTO, first_classifier
-from poise.tuning.history import Chosen, Episode, Experienced, History, Played
-from poise.tuning.rewards import balanced_accuracy
+from poise.tuning.environments import TrialInputs
+from poise.tuning.results import Chosen, Episode, Experienced, History, balanced_accuracy
+from poise.tuning.search import Choice, Task, Tuner, TunerKind, register_tuner, resolve_options
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
@@ -92,7 +91,7 @@ class OfflineTuner(Tuner):
                 yield episode
                 continue
             number += 1
-            task.history.append(Played(task.phase, episode))
+            task.history.append(episode)
             yield TuningDone(task.phase, self.kind.name, episode.as_json())
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
@@ -115,17 +114,19 @@ class OfflineTuner(Tuner):
         return Planned(options.episodes, epochs=options.episodes * self.setup.full * (0.5 + options.length))
 
 
-OFFLINE: Final = TunerKind(
-    "offline-rl",
-    make=OfflineTuner,
-    resolve=partial(resolve_options, "offline-rl", OfflineOptions),
-    least_classes=LEAST_CLASSES,
-    before_phase_0=True,
+OFFLINE: Final = register_tuner(
+    TunerKind(
+        "offline-rl",
+        make=OfflineTuner,
+        resolve=partial(resolve_options, "offline-rl", OfflineOptions),
+        least_classes=LEAST_CLASSES,
+        before_phase_0=True,
+    )
 )
 
 
 def _episodes_in(history: History) -> list[Episode]:
-    return [entry.episode for entry in history if isinstance(entry, Played)]
+    return [entry for entry in history if isinstance(entry, Episode)]
 
 
 def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
@@ -188,8 +189,8 @@ class PseudoTasks:
         seed = situation.seed
         stream = _pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
         first, *later = stream.phases
-        none = _Progress.beginning(situation, draws.key(seed, "offline", number), first)
-        at = yield from none.after(first, self.first, self)
+        start = _StreamState.beginning(situation, draws.key(seed, "offline", number), first)
+        at = yield from start.after(first, self.first, self)
         steps: list[Experienced] = []
         for phase, new in enumerate(later, start=1):
             if at is None:
@@ -212,7 +213,7 @@ class PseudoTasks:
 
 
 @dataclass(frozen=True)
-class _Progress:
+class _StreamState:
     """How far a pseudo stream has come.
 
     Attributes:
@@ -228,18 +229,20 @@ class _Progress:
     rho: float = 0.0
 
     @staticmethod
-    def beginning(situation: Situation, seed: int, images: ImageSet) -> _Progress:
+    def beginning(situation: Situation, seed: int, images: ImageSet) -> _StreamState:
         """Before anything was learned. A seed of its own makes all draws of this stream other than those elsewhere."""
         nothing = images.select(torch.empty(0, dtype=torch.long))
         situation = replace(situation, growth=Growth(0, 0), seed=seed, phase=0)
-        return _Progress(situation, situation.model, nothing)
+        return _StreamState(situation, situation.model, nothing)
 
     @property
     def known(self) -> int:
         """How many classes were learned."""
         return sum(self.situation.growth)
 
-    def after(self, new: ImageSet, action: Action, tasks: PseudoTasks) -> Generator[Progress, None, _Progress | None]:
+    def after(
+        self, new: ImageSet, action: Action, tasks: PseudoTasks
+    ) -> Generator[Progress, None, _StreamState | None]:
         """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
 
         The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
@@ -268,7 +271,7 @@ class _Progress:
             return None
         starts = trainer.finish().starts
         starts.extras.clear()
-        return _Progress(replace(situation, model=starts, means=means, phase=situation.phase + 1), model, kept, rho)
+        return _StreamState(replace(situation, model=starts, means=means, phase=situation.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
         """On the held-out images of the classes so far; class means come from the memory, where there is one."""

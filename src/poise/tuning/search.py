@@ -196,8 +196,8 @@ class PolicyTuner(Tuner):
             self.policy_after(history)
         except Damaged as error:
             raise Damaged(
-                f"policy {self.kind.name} does not repeat itself: {error}. The file is damaged; or a policy of your own "
-                "does not propose and decide the same from the same rewards: restore its code, or draw from setup.seed"
+                f"policy {self.kind.name} does not repeat itself: {error}. The file is damaged, or a policy of your "
+                "own does not decide the same from the same rewards: restore its code, and let it draw from setup.seed"
             ) from error
 
     def describe(self) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def _distribution(policy: Policy) -> list[float] | None:
     return found.tolist() if found is not None else None
 
 
-# Tuners by their names -------------------------------------------------------------------------------------------------
+# Tuners by their names ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

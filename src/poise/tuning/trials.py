@@ -129,7 +129,7 @@ class Trials:
     def run(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
         """The results of all attempts in the order of asking, each time those that became known: none, one or more.
 
-        An attempt trains until its trial's epoch and validates. A loss that diverges is a reward of 0 and stops nothing.
+        Each trains until its trial's epoch and validates. A loss that diverges is a reward of 0 and stops nothing.
         """
         return self.inputs.situation.backend.guard(self._run(attempts))
 
@@ -138,6 +138,10 @@ class Trials:
         self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
         for results in self._executor.run(self, attempts):
             yield [self.inputs.situation.backend.broadcast(result) for result in results]
+
+    def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
+        """The results of all attempts, in the order of asking."""
+        return (result for results in self.run(attempts) for result in results)
 
     def rest(self) -> None:
         """Give all memory back: nothing continues from what was reached, and any round can be drawn again."""
@@ -149,7 +153,7 @@ class Trials:
     # A bench: one attempt, wherever it is run ----------------------------------------------------------------------
 
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
-        """One attempt on all tasks of its round, one after the other; where one diverges, those after it have failed."""
+        """One attempt on all tasks of its round, one after the other; after one that diverges, all have failed."""
         number = attempt.trial.round
         if number not in self._tasks:
             self._tasks[number] = draw_tasks(self.inputs, number)
@@ -254,7 +258,7 @@ class Trials:
         if environment.later is None:
             situation = replace(begun.situation, model=model, growth=Growth(known, 0))
             return begun.followed_by(situation, begun.kept, begun.new)
-        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.meant)
+        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.real_phase)
         exemplars = self._exemplars(environment, begun, trainer.predictor, attempt.action)
         means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
         situation = replace(begun.situation, model=model, growth=growth, means=means)
