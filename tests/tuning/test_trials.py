@@ -16,10 +16,11 @@ from poise.data import ImageSet, Memory, herd
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
-from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Schedule, Situation, Trainer
-from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings, tuner_kind
-from poise.tuning.environments import draw_tasks
-from poise.tuning.trials import _Leg
+from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Situation, Trainer
+from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
+from poise.tuning.environments import Environment, draw_tasks
+
+from .learners import run_one
 
 OWN = make_method("lucir").default_action
 QUOTA = 4  # of each class in a memory after a look-ahead's first half
@@ -60,16 +61,12 @@ def replace_pixels(images: ImageSet, others: ImageSet) -> ImageSet:
     return ImageSet(others.pixels, images.labels, images.origins)
 
 
-def silent(model: Model, means: Tensor, classes: Sequence[Any]) -> None:
-    """A witness that has nothing to say: with it models are looked at on the way."""
-
-
 def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_trials: Callable[..., Trials]) -> None:
     result = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm", 4))
-    assert sorted(result.hits) == [4]
+    assert (result.epochs, sorted(result.hits)) == (4, ["fc", "ncm"])
     assert result.classes == [0, 1, 2]
     assert result.images == [3, 3, 3]
-    assert result.outcome.per_class == tuple(hits / 3 for hits in result.hits[4]["ncm"])
+    assert result.outcome.per_class == tuple(hits / 3 for hits in result.hits["ncm"])
     assert result.outcome.reward == pytest.approx(sum(result.outcome.per_class) / 3)
     assert result.outcome.reward > 0.6
 
@@ -98,21 +95,14 @@ def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[.
     assert run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 4)).outcome.diverged is False
 
 
-def test_a_model_whose_features_are_not_numbers_has_diverged(
-    situation: Situation, make_trials: Callable[..., Trials]
-) -> None:
-    one_step = replace(situation, schedule=Schedule(epochs=40, batch=64))
-    result = run_one(make_trials(situation=one_step), Attempt(Trial(0, arm=0, epochs=1), OWN.replace(lr=1e6), "fc", 1))
-    assert (result.outcome.diverged, result.outcome.reward) == (True, 0)
-
-
 def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials(witness=fingerprint)
-    short = run_one(trials, Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4)).witnessed
-    full = run_one(trials, Attempt(Trial(1, arm=0, epochs=4, full=True), OWN, "fc", 4)).witnessed
-    assert short[1] == full[1]  # the same draws, and both at the first learning rate
-    assert short[2] == full[2]
-    assert short[4] != full[4]  # of 4 epochs the third has a tenth of the rate, of 40 it has not
+    for epochs, equal in ((2, True), (4, False)):  # of 4 epochs the third has a tenth of the rate, of 40 it has not
+        short, full = (
+            run_one(trials, Attempt(Trial(0, arm=0, epochs=epochs, full=full), OWN, "fc", 4)).witnessed
+            for full in (False, True)
+        )
+        assert (short == full) is equal
 
 
 def test_the_last_model_is_not_touched(situation: Situation, make_trials: Callable[..., Trials]) -> None:
@@ -136,28 +126,6 @@ class Heavy(Stage):
         return super().rate(epoch, epochs, start)
 
 
-class TwoStages(Lucir):
-    """A first stretch of a quarter of the epochs, then one of three quarters."""
-
-    def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        return Stage("first", 0.25), Stage("second", 0.75)
-
-
-def test_a_trial_runs_every_stage_of_a_method(situation: Situation, make_trials: Callable[..., Trials]) -> None:
-    names: list[str] = []
-
-    class Heard(TwoStages):
-        def stages(self, growth: Growth) -> tuple[Stage, ...]:
-            first, second = super().stages(growth)
-            return first, Heavy(second.name, second.share, heard=names)
-
-    result = make_trials(situation=replace(situation, method=Heard()), witness=silent).run(
-        Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4)
-    )
-    assert sorted(result.hits) == [1, 2, 4]
-    assert len(names) == 3
-
-
 @pytest.mark.parametrize(("share", "epochs"), [(None, 1), (0.5, 3), (1.0, 5)])
 @pytest.mark.parametrize("environment", ["local", "lookahead"])
 def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
@@ -177,27 +145,6 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     assert not heard, "an action without it has none"
     run_one(trials, Attempt(Trial(2, arm=0, epochs=40, full=True), fine_tuned, "fc", 2))
     assert len(heard) == trainings * 5, "a trial at full length is as long as the phase in any case"
-
-
-@pytest.mark.parametrize(("share", "epochs"), [(0.01, 1), (1.0, 2)])
-def test_an_action_that_shortens_the_phase_shortens_the_fine_tuning_of_its_trials(
-    situation: Situation, make_trials: Callable[..., Trials], share: float, epochs: int
-) -> None:
-    heard: list[str] = []
-    method, short = Lucir(), Action(**{**OWN, "balance": "finetune", "epochs": 10})
-    method.balancing = Heavy(method.balancing.name, 1 / 8, balanced=True, trains="head", heard=heard)
-    trials = make_trials(situation=replace(situation, method=method), balance_length=share)
-    run_one(trials, Attempt(Trial(0, arm=0, epochs=4), short, "fc", 4))
-    assert len(heard) == epochs, "its phase would have two epochs of it"
-
-
-def test_what_cannot_be_continued_is_not_kept(make_trials: Callable[..., Trials]) -> None:
-    trials = make_trials()
-    run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
-    run_one(trials, Attempt(Trial(1, arm=1, epochs=4), OWN, "fc", 4))
-    assert list(trials._reached) == [(0, 0, False, 0)]
-    run_one(trials, Attempt(Trial(2, arm=0, epochs=4, round=1), OWN, "fc", 4))
-    assert list(trials._splits) == [1]
 
 
 # Looking ahead ------------------------------------------------------------------------------------------------------
@@ -244,8 +191,10 @@ class Watched(Trials):
 
     followed: tuple[LocalPhase, Model, LocalPhase] | None = None
 
-    def _next_phase(self, leg: _Leg, begun: LocalPhase, trainer: Trainer) -> LocalPhase:
-        following = super()._next_phase(leg, begun, trainer)
+    def _begin_next(
+        self, attempt: Attempt, environment: Environment, begun: LocalPhase, trainer: Trainer
+    ) -> LocalPhase:
+        following = super()._begin_next(attempt, environment, begun, trainer)
         self.followed = begun, following.situation.model, following
         return following
 
@@ -273,42 +222,17 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
     assert chosen[0] > chosen[1] >= chosen[2]  # the same draw for all of them
 
 
-@pytest.mark.parametrize(("share", "quota"), [(0.5, 2.0), (0.3, 1.2), (0.1, 1.0)])
-def test_where_most_images_were_discarded_a_look_ahead_has_less_of_everything(
-    make_ahead: Callable[..., Watched], share: float, quota: float
-) -> None:
-    """What ρ weighs against each other is in the proportion of real phases; each class keeps an image at least."""
-    inputs = {"arrived": round(sum(SIZES.values()) / share), "stored_share": share}
-    for rho in (0.0, 0.25, 0.9):
-        trials = make_ahead(Watched, inputs=inputs)
-        run_one(trials, Attempt(Trial(0, arm=0, epochs=1), Action(**OWN, allocation=rho), "fc", 1))
-        assert trials.followed is not None
-        first, _, second = trials.followed
-        (split,) = draw_tasks(trials.inputs, 0)
-        assert split.environment.later is not None
-        later, plain = len(split.environment.later), math.floor(3 * quota)
-        most = min((plain + math.floor(rho * images)) // 3 for images in (len(first.new), later))
-        assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
-        assert len(second.new) == min(later, plain + later - len(second.kept))
-    trials = make_ahead(Watched, inputs={**inputs, "rho": 0.25})
-    run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))  # where all have the same ρ, all images are used
-    assert trials.followed is not None
-    first, _, second = trials.followed
-    most = (3 * QUOTA + math.floor(0.25 * min(len(first.new), later))) // 3
-    assert torch.bincount(second.kept.labels).tolist() == [min(most, 6), min(most, 6), min(most, len(first.new))]
-
-
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
-    (split,) = draw_tasks(trials.inputs, 0)
+    (task,) = draw_tasks(trials.inputs, 0)
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
-        kept = trials._exemplars(split, split.first, split.first.model, action)
-        counts = torch.bincount(ImageSet.joined([split.environment.kept, split.environment.new]).labels)
+        kept = trials._exemplars(task.environment, task.first, task.first.model, action)
+        counts = torch.bincount(ImageSet.joined([task.environment.kept, task.environment.new]).labels)
         assert torch.bincount(kept.labels).tolist() == [min(most, each) for each in counts.tolist()]
 
 
-@pytest.mark.parametrize("round_", [0, 1, 2])
+@pytest.mark.parametrize("round_", [0, 1])
 def test_the_first_half_is_cut_to_its_memory_by_herding(
     situation: Situation, make_ahead: Callable[..., Watched], round_: int
 ) -> None:
@@ -337,17 +261,12 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
             shares = dict(zip(result.classes, result.outcome.per_class, strict=True))
             assert shares == {
                 label: hits / images
-                for label, hits, images in zip(result.classes, result.hits[1]["ncm"], result.images, strict=True)
+                for label, hits, images in zip(result.classes, result.hits["ncm"], result.images, strict=True)
             }
             if reserved:
                 assert min(SIZES, key=lambda label: shares[label]) == confused
             else:  # an old class that is not validated is not guessed, so being like it does no harm
                 assert shares[confused] == 1
-
-
-def test_a_look_ahead_of_one_new_class_is_a_local_environment(make_trials: Callable[..., Trials]) -> None:
-    ahead = run_one(make_trials(environment="lookahead"), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
-    assert ahead == run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
 
 
 # Horizon ------------------------------------------------------------------------------------------------------------
@@ -358,7 +277,7 @@ def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Ca
     once = run_one(make_trials(), Attempt(trial, action, "fc", 2))
     twice = run_one(make_trials(horizon=1), Attempt(trial, action, "fc", 2))
     assert twice.earlier_rewards == (once.outcome.reward,)
-    last = [hits / images for hits, images in zip(twice.hits[2]["fc"], twice.images, strict=True)]
+    last = [hits / images for hits, images in zip(twice.hits["fc"], twice.images, strict=True)]
     both = [(a + b) / 2 for a, b in zip(once.outcome.per_class, last, strict=True)]
     assert twice.outcome.per_class == pytest.approx(both)
     assert twice.outcome.reward == pytest.approx(sum(both) / 3)
@@ -410,7 +329,7 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
         run_one(
-            make_ahead(environment=kind, reserved=reserved, confused=4, witness=silent),
+            make_ahead(environment=kind, reserved=reserved, confused=4),
             Attempt(trial, action, classifier, 2),
         )
         for kind in ("both", "local", "lookahead")
@@ -430,9 +349,7 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     assert both.images == [*local.images, *ahead.images]
     assert both.outcome.per_class == (*local.outcome.per_class, *ahead.outcome.per_class)
     assert both.outcome.trial == trial
-    for epoch in (1, 2):
-        for name in ("fc", "ncm"):
-            assert both.hits[epoch][name] == [*local.hits[epoch][name], *ahead.hits[epoch][name]]
+    assert both.hits == {name: [*local.hits[name], *ahead.hits[name]] for name in ("fc", "ncm")}
     assert both.totals() == {name: local.totals()[name] + ahead.totals()[name] for name in ("fc", "ncm")}
     assert both.split["parts"] == [local.split, ahead.split]
 
@@ -446,19 +363,6 @@ def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(mak
     assert (diverged.classes, diverged.images) == (healthy.classes, healthy.images)
     assert diverged.split == healthy.split
     json.dumps(diverged.as_json())
-
-
-def test_where_no_look_ahead_is_possible_both_are_the_local_one(make_trials: Callable[..., Trials]) -> None:
-    both = run_one(make_trials(environment="both"), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
-    assert both == run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
-
-
-def test_the_witness_of_both_sees_the_local_models(make_ahead: Callable[..., Trials]) -> None:
-    trial = Trial(0, arm=0, epochs=2)
-    both = run_one(make_ahead(environment="both", witness=fingerprint), Attempt(trial, OWN, "fc", 2))
-    local = run_one(make_ahead(environment="local", witness=fingerprint), Attempt(trial, OWN, "fc", 2))
-    assert both.witnessed == local.witnessed
-    assert sorted(both.witnessed) == [1, 2]
 
 
 @pytest.mark.parametrize("kind", ["lookahead", "both", "horizon"])
@@ -498,29 +402,19 @@ class TestSeveralTrainings:
 
 
 @pytest.mark.parametrize(
-    ("epochs", "trial", "looked_at"),
+    ("epochs", "trial", "trained"),
     [
-        (20, Trial(0, 0, 4), [1, 2]),
-        (80, Trial(0, 0, 4), [1, 2, 4, 8]),
-        (80, Trial(0, 0, 2), [1, 2, 4]),
-        (15, Trial(0, 0, 4), [1, 2]),
-        (2, Trial(0, 0, 1), [1]),
-        (3, Trial(0, 0, 40, full=True), [1, 2, 3]),
+        (20, Trial(0, 0, 4), 2),
+        (80, Trial(0, 0, 2), 4),
+        (15, Trial(0, 0, 4), 2),
+        (2, Trial(0, 0, 1), 1),
+        (3, Trial(0, 0, 40, full=True), 3),
     ],
 )
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(
-    make_trials: Callable[..., Trials], epochs: int, trial: Trial, looked_at: list[int]
+    make_trials: Callable[..., Trials], epochs: int, trial: Trial, trained: int
 ) -> None:
-    result = run_one(make_trials(witness=silent), Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4))
-    assert sorted(result.hits) == looked_at
-
-
-def test_rungs_of_an_axis_of_epochs_continue_too(make_trials: Callable[..., Trials]) -> None:
-    going, action = make_trials(), Action(**OWN, epochs=60)
-    for number, epochs in enumerate((1, 2, 4)):
-        continued = run_one(going, Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
-        assert continued == run_one(make_trials(), Attempt(Trial(number, arm=0, epochs=epochs), action, "fc", 4))
-        assert max(continued.hits) == math.ceil(epochs * 1.5)
+    assert run_one(make_trials(), Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4)).epochs == trained
 
 
 # Witnesses ----------------------------------------------------------------------------------------------------------
@@ -534,20 +428,8 @@ def test_a_witness_never_changes_a_reward(make_trials: Callable[..., Trials]) ->
 
     alone = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
     watched = run_one(make_trials(witness=meddling), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
-    assert sorted(watched.witnessed) == sorted(watched.hits) == [1, 2, 4]
-    assert alone == replace(watched, witnessed={}, hits={4: watched.hits[4]})
-
-
-def test_a_look_ahead_has_no_witness(make_ahead: Callable[..., Trials]) -> None:
-    """Its models have other rows than those of an exam."""
-
-    def never(model: Model, means: Tensor, classes: Sequence[Any]) -> None:
-        raise AssertionError("called")
-
-    result = run_one(make_ahead(witness=never), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
-    alone = run_one(make_ahead(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
-    assert result.witnessed == {}
-    assert alone == replace(result, hits={2: result.hits[2]})
+    assert watched.witnessed is not None
+    assert alone == replace(watched, witnessed=None)
 
 
 # The record ---------------------------------------------------------------------------------------------------------
@@ -573,11 +455,6 @@ def test_the_record_tells_old_from_new_classes_and_both_give_the_reward(
         assert "legs" not in record
 
 
-def test_the_record_of_a_horizon_has_its_earlier_rewards(make_trials: Callable[..., Trials]) -> None:
-    result = run_one(make_trials(horizon=1), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
-    assert json.loads(json.dumps(result.as_json()))["legs"] == list(result.earlier_rewards)
-
-
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_trials_of_two_rounds_can_be_asked_for_together(
     make_trials: Callable[..., Trials], cpu: Backend, lanes: int
@@ -596,23 +473,6 @@ def test_a_trial_is_a_tenth_of_a_phase_rounded_up(length: float, full: int, shor
 
 
 # Bugs that are known ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("full", "short"), [(30, 9), (53, 16), (54, 16), (55, 16), (160, 16), (10, 3)])
-def test_a_trial_of_online_lasts_16_epochs_at_most_and_on_the_digits_nine(full: int, short: int) -> None:
-    assert tuner_kind("online").trial_settings({}).short(full) == short
-    assert tuner_kind("online").trial_settings({"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
-
-
-def test_the_length_of_a_trial_is_not_rounded_up_where_it_is_whole() -> None:
-    assert TrialSettings(length=0.07).short(100) == 7
-
-
-def test_a_full_trial_is_as_long_as_the_phase(situation: Situation, make_trials: Callable[..., Trials]) -> None:
-    action = Action(**OWN, epochs=7)
-    of_25 = replace(situation, schedule=Schedule(epochs=25, batch=64))
-    result = run_one(make_trials(situation=of_25), Attempt(Trial(0, arm=0, epochs=25, full=True), action, "fc", 3))
-    assert max(result.hits) == of_25.schedule.lasting(action.epochs).epochs
 
 
 class LateDivergence(Lucir):

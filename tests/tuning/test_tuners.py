@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise import Learner, UserError, cli
+from poise import Learner, UserError
 from poise.actions import Action
 from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
-from poise.training import ActionDecided, EpochDone, Event, StepDone, TrialDone, TrialStep, TuningDone
+from poise.training import ActionDecided, EpochDone, Event, TrialDone, TuningDone
 from poise.tuning.bilevel import tuned_axes
 
-from .learners import GRID, SETTINGS, assert_resumes, assert_same, digits, of, reopened, saved, telling, told_and_saved
+from .learners import GRID, SETTINGS, assert_resumes, assert_same, digits, of, saved, told_and_saved
 
 SHORT: dict[str, Any] = {**SETTINGS, "memory": 4, "epochs": 2, "batch": 64}
 TUNERS: dict[str, dict[str, Any]] = {
@@ -69,26 +67,6 @@ def test_steps_are_told_as_plain_values(tuner: str) -> None:
     assert found == ([(1, 0), (1, 1), (2, 0), (2, 1)] if tuner == "bilevel" else [(0, 0), (0, 1), (0, 2)])
 
 
-def test_bilevel_can_be_stopped_after_every_step_and_begins_that_round_again() -> None:
-    """The steps of a round that was under way are lost, and nothing else is: rounds that are done stay."""
-    straight = made("bilevel").partial_fit(*phase(FIRST))
-    killed = reopened(saved(straight))
-    inside, rounds = list[int](), list[TuningDone]()
-    for event in straight.fitting(*phase(SECOND)):
-        if isinstance(event, TrialStep):
-            assert (event.tuner, event.images > 0) == ("bilevel", True)
-            inside.append(event.step)
-        rounds += [event] if isinstance(event, TuningDone) else []
-    assert inside == [0, 0, 1, 1], "two steps in each of two rounds"
-    going = killed.fitting(*phase(SECOND))
-    while not isinstance(next(going), TuningDone):
-        pass
-    assert isinstance(next(going), TrialStep)
-    resumed = reopened(saved(killed))
-    assert [event for event in resumed.fitting(*phase(SECOND)) if isinstance(event, TuningDone)] == rounds[1:]
-    assert_same(straight, resumed)
-
-
 def test_the_last_round_of_bilevel_is_what_it_decides() -> None:
     learner = made("bilevel").partial_fit(*phase(FIRST))
     events = list(learner.fitting(*phase(SECOND)))
@@ -127,36 +105,10 @@ def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes_and_events(
         places = [
             place
             for place, event in enumerate(events[:-1])  # the training itself is killed everywhere in the other cases
-            if tuner != "online" or not isinstance(event, StepDone | EpochDone)
+            if tuner != "online" or not isinstance(event, EpochDone)
         ]
         assert_resumes(straight, phase(labels), events, states, places)
     assert (TrialDone if tuner == "online" else TuningDone) in kinds
-
-
-@pytest.mark.parametrize("tuner", TUNERS)
-def test_killed_again_and_again_it_still_arrives(tuner: str) -> None:
-    straight, learner = made(tuner), made(tuner)
-    expected = [event for labels in (FIRST, SECOND) for event in telling(straight, phase(labels))]
-    told: list[Event] = []
-    while learner.phases_ < 2:  # one event, and killed
-        going = telling(learner, phase((FIRST, SECOND)[learner.phases_]))
-        told.append(next(going))
-        learner = reopened(saved(learner))
-    assert told == expected
-    assert_same(straight, learner)
-
-
-@pytest.mark.parametrize("tuner", TUNERS)
-def test_a_phase_that_was_given_up_leaves_no_trace(tuner: str) -> None:
-    learner, straight = (made(tuner).partial_fit(*phase(FIRST)) for _ in range(2))
-    going = learner.fitting(*phase(SECOND))
-    for _ in range(3):
-        next(going)
-    going.close()  # type: ignore[attr-defined]
-    assert_same(learner, straight)
-    for each in (learner, straight):
-        each.partial_fit(*phase(THIRD))
-    assert_same(learner, straight)
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
@@ -172,62 +124,7 @@ def test_saved_and_loaded_it_learns_the_next_phase_to_the_same_bytes(tuner: str,
     assert_same(learner, loaded)
 
 
-@pytest.mark.parametrize("policy", ["grid", "race", "exp3"])
-def test_a_grid_whose_axes_are_in_another_order_is_loaded_as_it_was(policy: str, tmp_path: Path) -> None:
-    options = {"iterations": 3} if policy == "exp3" else {}
-    learner = Learner(**SHORT, policy=policy, policy_options=options, space=GRID)
-    learner.partial_fit(*phase(FIRST)).partial_fit(*phase(SECOND))
-    learner.save(tmp_path / "learner")
-    loaded = Learner.load(tmp_path / "learner", device="cpu")
-    assert loaded.space.actions == learner.space.actions
-    for each in (learner, loaded):
-        each.partial_fit(*phase(THIRD))
-    assert_same(learner, loaded)
-
-
 # What is refused ----------------------------------------------------------------------------------------------------
-
-
-def test_offline_rl_refuses_a_first_phase_of_few_classes() -> None:
-    learner = made("offline-rl")
-    with pytest.raises(UserError, match=r"^[^\n]*at least 4 classes[^\n]*has 3; use another policy[^\n]*$"):
-        learner.partial_fit(*phase([0, 1, 2]))
-    assert learner.phases_ == 0
-    learner.partial_fit(*phase(FIRST))
-    assert learner.phases_ == 1
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"policy": "online", "policy_options": {"fewst": 2}},
-            "policy online has no option 'fewst'; did you mean 'fewest'?",
-        ),
-        ({"policy": "bilevel", "policy_options": {"roundz": 2}}, "policy bilevel has no option 'roundz'; did you mean"),
-        ({"policy": "offline-rl", "policy_options": {"episode": 2}}, "policy offline-rl has no option 'episode'"),
-        ({"policy": "bilevel", "policy_options": {"rounds": 0}}, "bilevel rounds=0"),
-        ({"policy": "offline-rl", "policy_options": {"length": 2}}, "offline-rl length=2"),
-        ({"policy": "bilevel", "space": "paper"}, "bilevel"),
-        ({"policy": "bilevel", "space": {"lr": [0.1]}}, "bilevel"),
-        ({"policy": "bilevel", "tune": ["lr"]}, "bilevel"),
-        ({"policy": "bilevl"}, "unknown policy 'bilevl'; did you mean 'bilevel'?"),
-    ],
-)
-def test_mistakes_are_one_line_in_a_learner_and_in_a_recipe(changes: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
-        Learner(**SHORT, **changes)
-    assert words in str(caught.value)
-    overrides = [f"{key}={toml(value)}" for key, value in changes.items()]
-    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
-        load_recipe("digits/lucir", overrides)
-    assert words in str(caught.value)
-
-
-def toml(value: object) -> str:
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {toml(each)}" for key, each in value.items()) + "}"
-    return json.dumps(value)
 
 
 # The record ---------------------------------------------------------------------------------------------------------
@@ -250,31 +147,6 @@ def test_online_is_the_default_and_everything_in_it_is_named() -> None:
     assert found["trials"]["classifier"] == "trials"
     same = Learner(policy="online", device="cpu")
     assert same.resolved_policy() == found
-
-
-def test_a_part_of_what_online_brings_along_can_be_replaced() -> None:
-    found = made("online").resolved_policy()
-    assert found["space"]["axes"] == GRID
-    assert (found["trials"]["environment"], found["trials"]["length"]) == ("both", 1.0)
-
-
-@pytest.mark.parametrize(
-    ("tuner", "options"),
-    [
-        ("bilevel", {"rounds": 2, "steps": 2, "rate": 0.2}),
-        ("offline-rl", {"episodes": 3, "phases": 3, "rate": 0.2, "length": 0.1}),
-    ],
-)
-def test_a_tuner_is_recorded_with_all_of_its_options(tuner: str, options: dict[str, Any]) -> None:
-    learner = made(tuner)
-    found = learner.resolved_policy()
-    assert found == json.loads(json.dumps(found))
-    assert found["name"] == tuner
-    assert {key: found[key] for key in options} == options
-    if tuner == "offline-rl":
-        assert found["space"]["axes"] == GRID
-    again = reopened(saved(learner))
-    assert again.resolved_policy() == found
 
 
 # Runs ---------------------------------------------------------------------------------------------------------------
@@ -317,18 +189,6 @@ def test_a_run_that_is_killed_while_it_tunes_goes_on_to_the_same_bytes(tuner: st
         assert outcome(folder.path) == expected
 
 
-def test_a_run_is_trained_with_what_the_tuner_decided(tmp_path: Path) -> None:
-    result = Run(plan_of("bilevel"), RunFolder(tmp_path / "run")).start()
-    events = list(read_journal(tmp_path / "run" / "journal.jsonl"))
-    decided = [event["action"] for event in events if event["event"] == "action"]
-    last = [
-        event["record"]["action"] for event in events if event["event"] == "tuning" and event["record"]["round"] == 2
-    ]
-    assert decided[1:] == last
-    trained = [{**row["action"], "classifier": "auto"} for row in result["curve"]]
-    assert trained[1:] == last
-
-
 def test_offline_rl_cannot_start_after_the_first_phase(tmp_path: Path) -> None:
     first = Run(plan_of("offline-rl", "policy=fixed", "policy_options={}"), RunFolder(tmp_path / "first"), until=1)
     first.start()
@@ -336,36 +196,3 @@ def test_offline_rl_cannot_start_after_the_first_phase(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*offline-rl[^\n]*leave start out$"):
         Run(late, RunFolder(tmp_path / "late")).start()
     assert not (tmp_path / "late").exists()
-
-
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    def run(*words: str) -> tuple[int, str]:
-        monkeypatch.setattr(sys, "argv", ["poise", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        return int(leaving.value.code or 0), capsys.readouterr().err
-
-    return run
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (("policy=offline-rl", "groups=[3,1]"), "at least 4 classes"),
-        (("policy=bilevel", "space=paper", "groups=[2,1]"), "leave space and tune out"),
-        (("policy=bilevel", "tune=[lr]", "groups=[2,1]"), "tune"),
-        (("policy=bilevel", 'tune=["lr"]', "groups=[2,1]"), "leave space and tune out"),
-        (("policy=offline-rl", "policy_options.rounds=2", "groups=[4,1]"), "has no option 'rounds'"),
-        (("policy=bilevel", "policy_options.episodes=2", "groups=[2,1]"), "has no option 'episodes'"),
-        (("policy=online", "policy_options.steps=2", "groups=[2,1]"), "has no option 'steps'"),
-    ],
-)
-def test_the_command_refuses_in_one_line_and_writes_nothing(
-    command: Callable[..., tuple[int, str]], words: tuple[str, ...], expected: str, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    code, err = command("run", "epochs=2", "batch=64", *words, "--out", str(folder))
-    assert (code, err.count("\n")) == (2, 1)
-    assert expected in err
-    assert not folder.exists()
