@@ -15,7 +15,7 @@ from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import UserError
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, Situation, make_backend, without_pauses
+from poise.training import Backend, Schedule, Situation, make_backend
 from poise.training.optimiser import make_optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
@@ -111,7 +111,8 @@ def hypergradient(
 def rounds(
     situation: Situation, parts: Environment, action: Action = OWN, options: BilevelOptions = SHORT
 ) -> Iterator[HyperStep]:
-    return without_pauses(hyper_steps(InnerProblem(situation, parts, action), action, options))
+    going = hyper_steps(InnerProblem(situation, parts, action), action, options)
+    return (step for step in going if isinstance(step, HyperStep))
 
 
 def difference(loss: Callable[[Action], float], action: Action, axis: str, width: float) -> float:

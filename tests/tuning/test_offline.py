@@ -19,7 +19,7 @@ from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, Evaluator, Pause, Schedule, Situation, Trainer, make_backend
+from poise.training import Backend, Evaluator, Progress, Schedule, Situation, Trainer, make_backend
 from poise.tuning import TrialInputs
 from poise.tuning.offline import (
     OFFLINE,
@@ -27,9 +27,9 @@ from poise.tuning.offline import (
     PseudoTasks,
     _draw_held_out,
     _keep_playable,
-    _Progress,
     _pseudo_stream,
     _sizes,
+    _StreamState,
     reinforce_after,
 )
 from poise.tuning.results import Episode, balanced_accuracy
@@ -90,12 +90,12 @@ def tasks_of(
     return PseudoTasks(inputs, space or space_of(situation), options, first or situation.method.default_action)
 
 
-def ended(going: Generator[Pause, None, T]) -> T:
+def ended(going: Generator[Progress, None, T]) -> T:
     """What a pseudo phase gives in the end; it trains on something on the way."""
     trained = 0
     while True:
         try:
-            trained += next(going).images
+            trained = next(going).done
         except StopIteration as end:
             assert trained > 0
             return end.value  # type: ignore[no-any-return]
@@ -109,7 +109,7 @@ def played(
     **others: Any,
 ) -> list[Episode]:
     going = tasks_of(situation, images, options, **others).episodes(done)
-    return [found for found in going if not isinstance(found, Pause)]
+    return [found for found in going if isinstance(found, Episode)]
 
 
 def knowledge(policy: Reinforce) -> tuple[dict[str, list[list[float]]], list[float]]:
@@ -381,7 +381,7 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
     tasks = tasks_of(situation, images, rho=0.2 if by_action else 0.5)
     action = Action(**own, allocation=0.5) if by_action else own
     phases = [images.of_labels(group) for group in ([0, 1], [2, 3], [4, 5])]  # 26, 34 and 42 images
-    at: _Progress | None = _Progress.beginning(situation, 0, images)
+    at: _StreamState | None = _StreamState.beginning(situation, 0, images)
     for new, taken in zip(phases, (own, action, action), strict=True):
         assert at is not None
         at = ended(at.after(new, taken, tasks))
@@ -395,7 +395,7 @@ def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
     first_rho: float, situation: Situation, images: ImageSet
 ) -> None:
     tasks, new = tasks_of(situation, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
-    at = ended(_Progress.beginning(situation, 0, images).after(new, situation.method.default_action, tasks))
+    at = ended(_StreamState.beginning(situation, 0, images).after(new, situation.method.default_action, tasks))
     assert at is not None
     most = (2 * QUOTA + math.floor(first_rho * 26)) // 2
     assert at.rho == first_rho
