@@ -31,7 +31,7 @@ from poise.learner import Images, Labels, LearnerState
 from poise.methods import GaussianHead, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
-from poise.training import Backend, Event, LocalPhase, Schedule, Situation, Trainer, TrialStep, make_backend
+from poise.training import Backend, Event, LocalPhase, Progress, Schedule, Situation, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
 TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases
@@ -173,7 +173,7 @@ def go_on(tmp_path: Path) -> Callable[..., Learner]:
 
 def telling(phase: Iterator[Event]) -> Iterator[Event]:
     """The events of a phase without those from inside of trials: resumed, a trial begins again."""
-    return (event for event in phase if not isinstance(event, TrialStep))
+    return (event for event in phase if not isinstance(event, Progress))
 
 
 @pytest.fixture
