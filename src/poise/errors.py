@@ -6,9 +6,11 @@ import difflib
 import functools
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import date, time
 from numbers import Integral, Real
+from pathlib import Path
 from typing import Any, Final
 
 #: How many bad files are named, each of them, where there are more.
@@ -101,6 +103,19 @@ class Damaged(RunFailed):
 
 class Malformed(Damaged):
     """Contents that poise does not write, whatever their checksum says; the text continues the name of the file."""
+
+
+@contextmanager
+def reading(path: Path, todo: str = "restore it from a copy") -> Iterator[None]:
+    """Around what is made of the contents of a file: whatever goes wrong there is said of that file."""
+    try:
+        yield
+    except Malformed as error:
+        raise Damaged(f"{path} {error}; {todo}") from error
+    except (PoiseError, OSError):
+        raise
+    except Exception as error:
+        raise Damaged(f"{path} is not as poise writes it ({kind_and_line(error, 200)}); {todo}") from error
 
 
 class Interrupted(PoiseError):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
 
-FORMAT = 2  # of tensor files, which hold the state of a learner; others are refused (docs/production.md)
+FORMAT = 3  # of tensor files, which hold the state of a learner; others are refused
 FINAL_MODEL = "model.safetensors"  # in a run folder, for predictions
 CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
 PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them

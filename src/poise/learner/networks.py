@@ -5,21 +5,28 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
 
 import torch
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 from poise import store
 from poise.data import suitable_net
-from poise.errors import Malformed, UserError
-from poise.learner.contents import check_head, check_types
+from poise.errors import UserError
 from poise.learner.settings import Settings
 from poise.methods import Growth, is_registered
 from poise.nets import Model, build_head, build_net, feature_width, is_named, net_info, own_draws
-from poise.schema import refuse
 
 Shape = tuple[int, int, int]  # channels, height, width
+
+
+class SavedModel(BaseModel):
+    """What a file says of a model beside its weights: how it is built again."""
+
+    net: str
+    grown: list[tuple[int, int]]
+    expands: bool
+    frozen: tuple[list[str], list[str]]
 
 
 def architecture(settings: Settings, shape: Shape | None, *, own_net: bool) -> str:
@@ -41,7 +48,6 @@ def build_model(
     described: str | None = None,
     *,
     pretrained: bool = True,
-    most: int | None = None,
 ) -> Model:
     """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
 
@@ -66,8 +72,6 @@ def build_model(
         expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _keep_backbone
         with own_draws(torch.Generator()):  # values of layers that a method adds; they are overwritten
             model.expand(expanded, growth, shape)
-        if most is not None and sum(part.numel() for part in model.backbone.parameters()) > 4 * most + 2**20:
-            refuse("the network", f"one of {most} weights", "one that grows far beyond")
     return model
 
 
@@ -81,28 +85,21 @@ def _keep_backbone(backbone: nn.Module) -> nn.Module:
 
 
 def restore_model(
-    settings: Settings, shape: Shape, described: Mapping[str, Any], weights: Mapping[str, Tensor], net: nn.Module | None
+    settings: Settings, shape: Shape, described: SavedModel, weights: Mapping[str, Tensor], net: nn.Module | None
 ) -> Model:
     """A saved model, from how it is described and its weights."""
-    if not is_registered(settings.method) and described["grown"] and described.get("expands", True):
+    if not is_registered(settings.method) and described.grown and described.expands:
         raise UserError(
             f"the network of this learner was expanded by the method '{settings.method}', which is not registered "
             "here; import the module that registers it first"
         )
-    most = sum(tensor.numel() for tensor in weights.values())
-    model = build_model(settings, shape, net, described["grown"], described["net"], pretrained=False, most=most)
+    model = build_model(settings, shape, net, described.grown, described.net, pretrained=False)
     try:
-        check_head(model.head, store.under("head", weights))
         model.head.adopt(store.under("head", weights))
-        check_types(model.state_dict(), weights)
         model.load_state_dict(weights)
-    except (Malformed, RuntimeError) as error:
-        if net is None and isinstance(error, Malformed):
+    except RuntimeError as error:
+        if net is None:
             raise
         raise UserError("the net does not fit the saved weights; pass one made like the net that was saved") from error
-    for each in described["frozen"][0]:
-        model.backbone.get_parameter(each)
-    for each in described["frozen"][1]:
-        model.backbone.get_submodule(each)
-    model.freeze(*described["frozen"])
+    model.freeze(*described.frozen)
     return model

@@ -11,7 +11,7 @@ from torch import nn
 
 from poise import locks, store
 from poise.data import Preprocessing
-from poise.errors import not_learned
+from poise.errors import not_learned, reading
 from poise.files import expand_user, explaining_refusals
 from poise.learner.phase import Surroundings, with_jitter
 from poise.learner.settings import Settings
@@ -19,7 +19,6 @@ from poise.learner.state import Knowledge, LearnerState, Pending
 from poise.learner.turns import Turns
 from poise.learner.views import Views
 from poise.nets import adapted_again, net_info
-from poise.schema import contents_of, fitting_together
 from poise.training import Executor, undisturbed
 from poise.words import counted
 
@@ -97,7 +96,7 @@ class Saving(Views):
         """
         file = expand_user(path)
         state = LearnerState.read(file, net=net)
-        with contents_of(file):
+        with reading(file):
             return cls.from_state(state, device=device, net=net, executor=executor)
 
     def state(self) -> LearnerState:
@@ -134,8 +133,7 @@ class Saving(Views):
         learner._pending = state.pending
         if state.settings.unregistered is None:
             pending = state.pending.history if state.pending is not None else ()
-            with fitting_together():
-                state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
+            state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
         return learner
 
 

@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
+from pydantic import BaseModel, NonNegativeInt, PositiveInt, StrictInt, StrictStr, ValidationError
 from torch import Tensor, nn
 
 from poise import store
 from poise._version import __version__
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
-from poise.errors import Malformed, UserError
-from poise.learner.contents import check_learner, check_models
+from poise.errors import Malformed, UserError, first_line, reading
 from poise.learner.labels import ClassLabels, Label
-from poise.learner.networks import Shape, architecture, expands, restore_model
+from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
 from poise.nets import (
     Model,
@@ -29,7 +29,6 @@ from poise.nets import (
     net_info,
     set_info,
 )
-from poise.schema import contents_of, fitting_together
 from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
 
@@ -124,6 +123,52 @@ class Pending:
     preprocessing: Preprocessing | None = None
 
 
+class SavedPending(BaseModel):
+    """What a file says of a phase in its middle."""
+
+    digest: str
+    history: list[dict[str, Any]]
+    action: dict[str, float | str] | None
+    position: dict[str, Any]
+    switches: dict[str, bool | int | str]
+    preprocessing: dict[str, Any] | None
+
+
+class SavedLearner(BaseModel):
+    """What the file of a learner says beside its tensors."""
+
+    poise: str
+    settings: Settings
+    augmentation: dict[str, Any] | None
+    own_net: bool
+    net_info: dict[str, Any] | None
+    models: dict[Literal["predictor", "start"], SavedModel]
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt] | None
+    short_side: PositiveInt | None
+    preprocessing: dict[str, Any] | None
+    classes: list[StrictInt | StrictStr]
+    classifier: Literal["fc", "ncm"]
+    action: dict[str, float | str]
+    phases: NonNegativeInt
+    hits: dict[str, NonNegativeInt]
+    history: list[dict[str, Any]]
+    mean_images: list[NonNegativeInt]
+    held: NonNegativeInt
+    budget: NonNegativeInt
+    rho: float
+    reject: dict[str, float]
+    images_digests: list[str]
+    pending: SavedPending | None
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any]) -> Self:
+        """The plain values of a file, checked."""
+        try:
+            return cls(**meta)
+        except (UserError, ValidationError) as error:
+            raise Malformed(f"is not as poise writes it ({first_line(error)})") from error
+
+
 @dataclass(frozen=True)
 class LearnerState:
     """All of a learner: what it was made with, what it knows, and the phase it is in the middle of.
@@ -210,7 +255,7 @@ class LearnerState:
             "settings": self.settings.as_json(),
             "augmentation": self.augmentation.as_json() if self.augmentation is not None else None,
             "own_net": self.own_net,
-            **({"net_info": self.info.as_json()} if self.info is not None else {}),
+            "net_info": self.info.as_json() if self.info is not None else None,
             "models": {
                 name: {
                     "net": model.architecture or self.architecture,
@@ -221,7 +266,7 @@ class LearnerState:
                 for name, model in self._models().items()
             },
             "shape": known.shape,
-            **({"short_side": known.short_side} if known.short_side is not None else {}),
+            "short_side": known.short_side,
             "preprocessing": known.preprocessing.as_json() if known.preprocessing is not None else None,
             "classes": list(known.classes),
             "classifier": known.classifier,
@@ -233,8 +278,8 @@ class LearnerState:
             "held": known.held,
             "budget": known.budget,
             "rho": known.rho,
-            **({"reject": dict(known.reject)} if known.reject else {}),
-            **({"images_digests": list(known.images_digests)} if known.images_digests else {}),
+            "reject": dict(known.reject),
+            "images_digests": list(known.images_digests),
             "pending": _plain_pending(pending) if pending is not None else None,
         }
 
@@ -242,7 +287,7 @@ class LearnerState:
     def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
         """The state that `save_state` wrote; `net` is the user's own, if it has one."""
         tensors, meta = store.read_tensors(path, kind="learner")
-        with contents_of(path):
+        with reading(path):
             return cls.from_tensors(tensors, meta, net=net)
 
     @classmethod
@@ -256,37 +301,23 @@ class LearnerState:
     ) -> LearnerState:
         """The state that `tensors` described; `lookup` turns origins into pixels where images were left out.
 
-        Contents that no learner was saved with are refused (`Malformed`).
+        Plain values that no learner was saved with are refused (`Malformed`).
         """
-        check_learner(tensors, meta)
-        with fitting_together():
-            return cls._restore(tensors, meta, net, lookup)
-
-    @classmethod
-    def _restore(
-        cls, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], net: nn.Module | None, lookup: Lookup | None
-    ) -> LearnerState:
-        if meta["own_net"] and net is None:
+        saved = SavedLearner.of(meta)
+        if saved.own_net and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        settings, info = _saved_settings(meta["settings"]), _saved_info(meta.get("net_info"))
-        if net is not None and not meta["own_net"] and not is_named(settings.net):
-            named = meta["models"]["predictor"]["net"] if meta["models"] else "a named net"
+        settings, info = saved.settings, _saved_info(saved.net_info)
+        if net is not None and not saved.own_net and not is_named(settings.net):
+            named = saved.models["predictor"].net if saved.models else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
-        augmentation = Augmentation(**meta["augmentation"]) if meta["augmentation"] else None
         net = adapted_again(net, info, settings.net) if net is not None else None
-        knowledge = _knowledge(settings, tensors, meta, net, lookup)
+        knowledge = _knowledge(saved, tensors, net, lookup)
         for model in (knowledge.predictor, knowledge.start) if info is not None else ():
             found = net_info(model.backbone) if model is not None else None
             if model is not None and found is not None and info is not None:
                 set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
-        return cls(settings, knowledge, augmentation, meta["own_net"], _pending(tensors, meta["pending"]), info)
-
-
-def _saved_settings(values: Mapping[str, Any]) -> Settings:
-    try:
-        return Settings(**values)
-    except UserError as error:
-        raise Malformed(f"is not as poise writes it: settings: {error}") from error
+        augmentation = Augmentation(**saved.augmentation) if saved.augmentation else None
+        return cls(settings, knowledge, augmentation, saved.own_net, _pending(tensors, saved.pending), info)
 
 
 def _saved_info(meta: Mapping[str, Any] | None) -> NetInfo | None:
@@ -299,45 +330,42 @@ def _saved_info(meta: Mapping[str, Any] | None) -> NetInfo | None:
 
 
 def _knowledge(
-    settings: Settings,
-    tensors: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    net: nn.Module | None,
-    lookup: Lookup | None,
+    saved: SavedLearner, tensors: Mapping[str, Tensor], net: nn.Module | None, lookup: Lookup | None
 ) -> Knowledge:
-    shape: Shape | None = tuple(meta["shape"]) if meta["shape"] else None
     models = {
-        name: restore_model(settings, shape, described, store.under(name, tensors), net)
-        for name, described in meta["models"].items()
-        if shape is not None
+        name: restore_model(saved.settings, saved.shape, described, store.under(name, tensors), net)
+        for name, described in saved.models.items()
+        if saved.shape is not None
     }
-    check_models(models, tensors.get("means"), len(meta["classes"]))
     memory = None
     if "memory.exemplars.labels" in tensors:
         parts = (store.under("memory.exemplars", tensors), store.under("memory.reserve", tensors))
-        memory = Memory(*(_stored_images(part, lookup, shape) for part in parts))
-    preprocessing = Preprocessing.from_json(meta["preprocessing"]) if meta["preprocessing"] else None
+        memory = Memory(*(_stored_images(part, lookup, saved.shape) for part in parts))
     return Knowledge(
-        action=Action.restored(meta["action"]),
-        classes=tuple(meta["classes"]),
-        phases=meta["phases"],
-        classifier=meta["classifier"],
-        shape=shape,
-        short_side=meta.get("short_side"),
-        preprocessing=preprocessing,
+        action=Action.restored(saved.action),
+        classes=tuple(saved.classes),
+        phases=saved.phases,
+        classifier=saved.classifier,
+        shape=saved.shape,
+        short_side=saved.short_side,
+        preprocessing=_preprocessing(saved.preprocessing),
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),
         means=tensors.get("means"),
-        mean_images=tuple(meta.get("mean_images", ())),
+        mean_images=tuple(saved.mean_images),
         memory=memory,
-        hits=dict(meta["hits"]),
-        history=tuple(entry_from_json(entry) for entry in meta["history"]),
-        held=meta["held"],
-        budget=meta["budget"],
-        rho=meta["rho"],
-        reject=dict(meta.get("reject", {})),
-        images_digests=tuple(meta.get("images_digests", ())),
+        hits=saved.hits,
+        history=tuple(entry_from_json(entry) for entry in saved.history),
+        held=saved.held,
+        budget=saved.budget,
+        rho=saved.rho,
+        reject=saved.reject,
+        images_digests=tuple(saved.images_digests),
     )
+
+
+def _preprocessing(values: Mapping[str, Any] | None) -> Preprocessing | None:
+    return None if values is None else Preprocessing.from_json(values)
 
 
 def _plain_pending(pending: Pending) -> dict[str, Any]:
@@ -348,23 +376,21 @@ def _plain_pending(pending: Pending) -> dict[str, Any]:
         "action": dict(pending.action) if pending.action is not None else None,
         "position": dict(pending.position),
         "switches": dict(pending.switches),
-        **({"preprocessing": measured.as_json()} if measured is not None else {}),
+        "preprocessing": measured.as_json() if measured is not None else None,
     }
 
 
-def _pending(tensors: Mapping[str, Tensor], meta: Mapping[str, Any] | None) -> Pending | None:
-    if meta is None:
+def _pending(tensors: Mapping[str, Tensor], saved: SavedPending | None) -> Pending | None:
+    if saved is None:
         return None
-    history = tuple(entry_from_json(entry) for entry in meta["history"])
-    action = Action(**meta["action"]) if meta["action"] is not None else None
     return Pending(
-        meta["digest"],
-        history,
-        action,
+        saved.digest,
+        tuple(entry_from_json(entry) for entry in saved.history),
+        Action(**saved.action) if saved.action is not None else None,
         store.under("pending", tensors),
-        meta["position"],
-        meta.get("switches", {}),
-        Preprocessing.from_json(meta["preprocessing"]) if "preprocessing" in meta else None,
+        saved.position,
+        saved.switches,
+        _preprocessing(saved.preprocessing),
     )
 
 

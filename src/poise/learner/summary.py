@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from poise import store
-from poise.learner.contents import check_values
+from poise.errors import reading
 from poise.learner.labels import Label
 from poise.learner.networks import Shape
-from poise.schema import check, contents_of
+from poise.learner.state import SavedLearner
 from poise.words import counted, one_line
 
 #: Where a file says of which classes its kept images are.
@@ -60,33 +60,32 @@ class LearnerSummary:
     policy: str | None
     pending: bool
     interrupted: bool
-    version: str | None
+    version: str
 
     @classmethod
     def read(cls, path: Path, *, interrupted: bool = False) -> Self:
         """That of a file; `interrupted` says that a phase of it lies beside it."""
         meta, shapes, tensors = store.read_summary(path, LABELS, kind="learner")
-        with contents_of(path):
-            check_values(meta)
-            classes = tuple(meta["classes"])
+        with reading(path):
+            saved = SavedLearner.of(meta)
             rows = [row for name in LABELS for row in (tensors[name].tolist() if name in tensors else ())]
-            check(all(row in range(len(classes)) for row in rows), "kept images", "of known classes", "others")
-        found, settings, whole = Counter(rows), meta["settings"], LABELS[0] in tensors or not meta["phases"]
+            found, classes = Counter(saved.classes[row] for row in rows), tuple(saved.classes)
+        whole = LABELS[0] in tensors or not saved.phases
         weights = [size for name, size in shapes.items() if _is_weight(name)]
         return cls(
             path=path,
             classes=classes,
-            phases=meta["phases"],
-            shape=tuple(meta["shape"]) if meta["shape"] else None,
-            network=meta["models"]["predictor"]["net"] if "predictor" in meta["models"] else None,
+            phases=saved.phases,
+            shape=saved.shape,
+            network=saved.models["predictor"].net if "predictor" in saved.models else None,
             parameters=sum(map(math.prod, weights)),
-            kept={label: found[row] for row, label in enumerate(classes)} if whole else None,
-            classifier=meta["classifier"],
-            method=settings["method"],
-            policy=settings.get("policy", "fixed") if whole else None,
-            pending=meta["pending"] is not None or interrupted,
+            kept={label: found[label] for label in classes} if whole else None,
+            classifier=saved.classifier,
+            method=saved.settings.method,
+            policy=saved.settings.policy if whole else None,
+            pending=saved.pending is not None or interrupted,
             interrupted=interrupted,
-            version=str(meta["poise"]) if "poise" in meta else None,
+            version=saved.poise,
         )
 
     def as_json(self) -> dict[str, Any]:
