@@ -30,8 +30,8 @@ Ended = Callable[[int, str], bool]  # whether this part of that phase is over
 class Display:
     """Bars in a terminal or a notebook, each with its rate and the time left; lines about the first one elsewhere."""
 
-    def __init__(self) -> None:
-        console = Console(stderr=True)
+    def __init__(self, console: Console | None = None) -> None:
+        console = console or Console(stderr=True)
         self.is_live = console.is_terminal or (console.is_jupyter and _has_widgets())
         words = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._out = sys.stdout if console.is_jupyter else sys.stderr

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from poise import Learner, actions, methods
-from poise.training import Event, StepDone, TrialDone, TrialStep
+from poise.training import EpochDone, Event, Progress, TrialDone
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch": 32, "memory": 4, "device": "cpu", "policy": "fixed"}
@@ -91,7 +91,7 @@ TRYING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("changes", "moment"), [({}, StepDone), (TRYING, TrialDone), (TRYING, StepDone)], ids=["fixed", "trial", "tuned"]
+    ("changes", "moment"), [({}, EpochDone), (TRYING, TrialDone), (TRYING, EpochDone)], ids=["fixed", "trial", "tuned"]
 )
 def test_stopped_in_a_phase_and_resumed_it_ends_with_the_same_bytes(
     changes: dict[str, Any], moment: type[Event], stop_and_resume: Callable[..., tuple[list[Event], Learner]]
@@ -100,7 +100,7 @@ def test_stopped_in_a_phase_and_resumed_it_ends_with_the_same_bytes(
 
     whole = Learner("my-expansion", **{**SETTINGS, **changes}).partial_fit(*first).partial_fit(*second)
     stopped = copy.deepcopy(whole)
-    events = [event for event in whole.fitting(*third) if not isinstance(event, TrialStep)]
+    events = [event for event in whole.fitting(*third) if not isinstance(event, Progress)]
     places = [place for place, event in enumerate(events) if isinstance(event, moment)]
     told, resumed = stop_and_resume(stopped, *third, places[len(places) // 2] + 1)
     assert told == events

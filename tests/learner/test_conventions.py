@@ -24,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader, TensorDataset
 
 from poise import Budget, Learner, UserError
-from poise.training import EpochDone, Event, PhaseDone, TrialDone, TrialStep
+from poise.training import EpochDone, Event, PhaseDone, Progress, TrialDone
 from poise.tuning import tuner_names
 
 from .samples import Flat, digits, grown, learner, refusal, state_bytes
@@ -263,9 +263,9 @@ class TestCopies:
         whole = learner(**settings)
         for arriving in (digits(0, 1), digits(2, 3)):
             current = pickle.loads(pickle.dumps(whole))
-            events = [event for event in whole.fitting(*arriving) if not isinstance(event, TrialStep)]
+            events = [event for event in whole.fitting(*arriving) if not isinstance(event, Progress)]
             for many in range(1, len(events)):  # a copy of a copy, one event further
-                running = (event for event in current.fitting(*arriving) if not isinstance(event, TrialStep))
+                running = (event for event in current.fitting(*arriving) if not isinstance(event, Progress))
                 assert next(running) == events[many - 1]
                 current = pickle.loads(pickle.dumps(current))
                 if many in (len(events) // 2, len(events) - 1):

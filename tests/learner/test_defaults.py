@@ -18,7 +18,7 @@ from poise.data import ImageSet
 from poise.learner.defaults import PLASTIC, split_for_judging, suit, suitable_epochs, surely_better
 from poise.learner.phase import Surroundings
 from poise.learner.settings import Settings
-from poise.training import DefaultsChosen, Event, JudgingStep, Schedule
+from poise.training import DefaultsChosen, Event, Progress, Schedule
 
 from .samples import Flat, digits, state_bytes
 
@@ -133,9 +133,9 @@ def test_online_tries_one_action_beside_the_default_on_small_data() -> None:
         *(False, "trials"),
     )
     for phase in (1, 2, 3, 6):
-        forecast = found.tuner.forecast(phase)
-        assert forecast.trials == 2
-        assert forecast.epochs * trials.trainings(2) <= 0.5 * found.schedule.epochs, "half a phase of its own"
+        plan = found.tuner.plan(phase)
+        assert plan.trials == 2
+        assert plan.epochs * trials.trainings(2) <= 0.5 * found.schedule.epochs, "half a phase of its own"
 
 
 def test_with_a_method_of_the_users_choice_class_counts_are_not_adjusted_for() -> None:
@@ -178,7 +178,7 @@ def test_better_by_chance_is_not_surely_better() -> None:
 def test_a_second_network_that_could_change_nothing_is_not_trained() -> None:
     learner = Learner(epochs=20, policy="fixed", device="cpu", batch=8)
     events = list(learner.fitting(*digits(0, 1, count=25)))
-    steps = [event for event in events if isinstance(event, JudgingStep)]
+    steps = [event for event in events if isinstance(event, Progress)]
     assert {step.training for step in steps} == {1}
     assert steps[-1].trained == steps[-1].planned / 2
     assert "judged on 10 held-out images" in chosen_in(iter(events)).line
@@ -191,7 +191,7 @@ def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_by
     once = state_bytes(Learner(epochs=2, policy="fixed", device="cpu").partial_fit(images, labels), tmp_path)
 
     def stop(event: Event) -> None:
-        if isinstance(event, JudgingStep):
+        if isinstance(event, Progress):
             raise KeyboardInterrupt
 
     learner = Learner(epochs=2, policy="fixed", device="cpu", callbacks=[stop])
@@ -207,7 +207,7 @@ def test_a_learner_saved_while_it_is_judged_for_judges_again(tmp_path: Path) -> 
     images, labels = digits(0, 1, count=25)
     learner = Learner(epochs=2, policy="fixed", device="cpu")
     phase = iter(learner.fitting(images, labels))
-    assert isinstance(next(phase), JudgingStep)
+    assert isinstance(next(phase), Progress)
     copied = pickle.loads(pickle.dumps(learner))
     assert copied.settings == learner.settings
     list(phase)

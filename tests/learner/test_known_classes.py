@@ -14,7 +14,7 @@ import torch
 from poise import Budget, Learner
 from poise.learner import LearnerState
 from poise.methods import METHODS
-from poise.training import Event, TrialStep
+from poise.training import Event, Progress
 
 from .samples import digits, grown, keys, learner, memory_for, state_bytes
 
@@ -73,7 +73,7 @@ def test_a_phase_of_known_classes_is_resumed_in_its_middle(
     only_known = images[:count], labels[:count]
     for arrived, given in (only_known,) if policy == "online" else ((images, labels), only_known):
         whole = two_phases(method, policy)
-        events = [event for event in whole.fitting(arrived, given, known="update") if not isinstance(event, TrialStep)]
+        events = [event for event in whole.fitting(arrived, given, known="update") if not isinstance(event, Progress)]
         stop = len(events) // 2
         told, resumed = stop_and_resume(two_phases(method, policy), arrived, given, stop, known="update")
         assert told == events

@@ -21,7 +21,7 @@ from poise import Augmentation, Learner, store
 from poise.data import Budget
 from poise.errors import Damaged, UserError
 from poise.learner import LearnerState
-from poise.training import EpochDone, Event, PhaseDone, StepDone, TrialDone
+from poise.training import EpochDone, Event, PhaseDone, Progress, TrialDone
 
 from .samples import Flat, digits, grown, learner, refusal, state_bytes
 
@@ -173,9 +173,10 @@ def at(moment: str, **settings: Any) -> tuple[Learner, Iterator[Event]]:
     if moment == "fresh":
         return one, one.fitting(*digits(0, 1))
     events = one.partial_fit(*digits(0, 1)).fitting(*digits(2, 3))
-    awaited = {"tuning": TrialDone, "training": StepDone}.get(moment)
-    while awaited is not None and not isinstance(next(events), awaited):
-        pass
+    if moment == "tuning":
+        next(event for event in events if isinstance(event, TrialDone))
+    if moment == "training":
+        next(event for event in events if isinstance(event, Progress) and event.what == "training" and event.done)
     return one, events
 
 
@@ -245,7 +246,7 @@ def tuned() -> LearnerState:
     """The state of a learner in the middle of its third phase, which has tried something before."""
     one, _ = at("learned")
     events = one.partial_fit(*digits(2, 3)).fitting(*digits(4))
-    while not isinstance(next(events), StepDone):
+    while not (isinstance(event := next(events), Progress) and event.done):
         pass
     return LearnerState.from_tensors(*plain(one.state()))
 

@@ -16,7 +16,7 @@ from poise.errors import UserError
 from poise.methods import AANets, Growth, GrowthInputs, Method, make_method
 from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledConv, ScaledHead
-from poise.training import EpochDone, Event, LocalPhase, StepDone, Trainer, TrialStep
+from poise.training import EpochDone, Event, LocalPhase, Progress, Trainer
 
 from .conftest import SETTINGS
 
@@ -127,7 +127,7 @@ def test_a_learned_share_in_trials_goes_on_to_the_same_bytes(
     learner.save(tmp_path / "first")
     images = arriving[1]
     whole = Learner.load(tmp_path / "first", device="cpu")
-    events = [event for event in whole.fitting(images.pixels, images.labels) if not isinstance(event, TrialStep)]
+    events = [event for event in whole.fitting(images.pixels, images.labels) if not isinstance(event, Progress)]
     told, resumed = stop_and_resume(learner, images.pixels, images.labels, 2)
     assert type(told[1]).__name__ == "TrialDone"
     assert told == events
@@ -200,7 +200,7 @@ def test_a_trainer_stands_ready_for_its_stage_and_not_for_the_pass_after_it(
     assert trained() == main
     trainer.restore(*state)
     assert trained() == main
-    steps = [trained() for event in trainer.run() if isinstance(event, StepDone) and event.stage == "main"]
+    steps = [trained() for event in trainer.run() if isinstance(event, Progress) and event.detail.startswith("main")]
     assert steps == [main] * len(steps)
     assert len(steps) == 2 * len(trainer._engines[0].bounds)
 

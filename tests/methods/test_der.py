@@ -16,7 +16,7 @@ from poise.data import ImageSet
 from poise.errors import UserError
 from poise.methods import DER, Growth
 from poise.nets import Concatenated, Model, Output
-from poise.training import EpochDone, LocalPhase, StageDone, StepDone, Trainer
+from poise.training import EpochDone, LocalPhase, Progress, StageDone, Trainer
 from poise.training.balanced import drawn_picks
 
 from .conftest import SETTINGS, learned
@@ -248,7 +248,7 @@ def test_on_a_gpu_resumed_in_the_middle_of_a_stage_it_gives_the_same_weights(
     running = stopped.fitting(arriving[2].pixels, arriving[2].labels)
     steps = 0
     while steps < 5:
-        steps += isinstance(next(running), StepDone)
+        steps += isinstance(next(running), Progress)
     resumed = Learner.from_state(stopped.state(), device="cuda")
     for each in (whole, resumed):
         each.partial_fit(arriving[2].pixels, arriving[2].labels)

@@ -17,7 +17,7 @@ from poise.data import ImageSet
 from poise.errors import UserError
 from poise.methods import FOSTER, Growth
 from poise.nets import BoostedHead, Concatenated, Model, Output, ResNet
-from poise.training import EpochDone, StageDone, StepDone, Trainer
+from poise.training import EpochDone, Progress, StageDone, Trainer
 
 from .conftest import SETTINGS, learned
 
@@ -274,7 +274,7 @@ def test_on_a_gpu_resumed_in_the_middle_of_a_stage_it_gives_the_same_weights(
     steps = 0
     while steps < 5:
         event = next(running)
-        steps += isinstance(event, StepDone) and event.stage == stage
+        steps += isinstance(event, Progress) and event.detail.startswith(stage)
         assert event != StageDone(2, "compression")
     resumed = Learner.from_state(stopped.state(), device="cuda")
     for each in (whole, resumed):

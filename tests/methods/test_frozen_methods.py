@@ -16,7 +16,7 @@ from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.errors import Diverged
 from poise.methods import SLCA, GaussianHead, Growth, GrowthInputs, RidgeHead, TrainedPhase, slca
 from poise.nets import Head, Model, torch_generator
-from poise.training import Event, StepDone, TrialDone
+from poise.training import Event, Progress, TrialDone
 
 MakeImages = Callable[..., ImageSet]
 H = TypeVar("H", bound=Head)
@@ -184,7 +184,7 @@ class TestWhenTheNetworkIsFrozen:
         self, method: str, net: str, phases_trained: int, arriving: list[ImageSet]
     ) -> None:
         learner = learner_of(method, **({"net": net} if net != "own" else {}))
-        steps = {event.phase for event in learn(learner, arriving) if isinstance(event, StepDone)}
+        steps = {event.phase for event in learn(learner, arriving) if (isinstance(event, Progress) and event.done > 0)}
         assert steps == set(range(phases_trained))
         assert learner.model is not None
         assert learner.model.is_frozen

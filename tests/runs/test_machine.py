@@ -24,7 +24,7 @@ from poise.runs import Plan, Run, RunFolder
 from poise.runs.machine import describe_machine
 from poise.runs.provenance import NUMERIC, commit, source_digest, versions, versions_of
 from poise.training import Backend, changed_switches, read_switches
-from poise.training.events import StepDone
+from poise.training.events import Progress
 
 Plans = Callable[..., Plan]
 
@@ -221,7 +221,7 @@ def test_a_learner_saved_in_the_middle_of_a_phase_says_so_too(
     first = Learner(policy="fixed", net="small", epochs=1, batch=8, memory=4, device="cpu")
     first.partial_fit(images, torch.arange(24) % 2)
     for event in first.fitting(images, torch.arange(24) % 2 + 2):
-        if isinstance(event, StepDone):
+        if isinstance(event, Progress) and event.done > 0:
             first.save(tmp_path / "model")
             break
     Learner.load(tmp_path / "model", device="cpu").partial_fit(images, torch.arange(24) % 2 + 2)

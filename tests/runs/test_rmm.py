@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from poise.meter import Done
-from poise.runs.progress import Quiet
 
 from poise import Budget, UserError
 from poise.report import comparison_table, run_of_result, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.runs.observers import Observer
 from poise.training import Event
 
 Plans = Callable[..., Plan]
@@ -26,13 +25,13 @@ TRYING = (
 )
 
 
-class Killer(Quiet):
+class Killer(Observer):
     """Stands for a kill: raises at the n-th event."""
 
     def __init__(self, number: int) -> None:
         self.left = number
 
-    def event(self, event: Event, done: Done) -> None:
+    def event(self, event: Event) -> None:
         self.left -= 1
         if not self.left:
             raise KeyboardInterrupt

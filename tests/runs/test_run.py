@@ -322,46 +322,8 @@ def test_planned_work_counts_the_phases_that_are_tuned_and_no_others(every: int,
     words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", f"policy_options.every={every}"]
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
     work = plan.work(plan.images()[0])
-    assert [each.trials for each in work] == tuned
-    assert [each.tuning > 0 for each in work] == [trials > 0 for trials in tuned]
-
-
-def test_planned_work_counts_the_fine_tuning_of_trials_where_it_is_whole() -> None:
-    def tuning(*more: str) -> list[float]:
-        words = ["setting=tfs", "policy=grid", "space={lr=[0.1,0.05]}", "action.balance=finetune", *more]
-        plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
-        return [each.tuning for each in plan.work(plan.images()[0])]
-
-    longer = [whole - usual for whole, usual in zip(tuning("trials.balance_length=1"), tuning(), strict=True)]
-    balanced = [0, 4 * 5, 6 * 5, 8 * 5, 10 * 5]  # images: 5 of each class
-    assert longer == [2 * 4 * images for images in balanced], "two trials, four epochs each"
-
-
-@pytest.mark.parametrize(
-    ("words", "tuned"),
-    [
-        (["memory=2"], [False, True, True]),
-        (["memory=1"], [False, True, False]),  # a look-ahead needs two new classes, the local environment old images
-        (["memory=1", "trials.environment=local"], [False, False, False]),
-        (["memory=0", "method=lwf"], [False, True, False]),
-        (["memory.per_class=2", "memory.reserve=1"], [False, True, True]),
-        (["memory=1", "policy=fixed", "action.classifier=auto"], [False, True, False]),  # classifiers are judged
-    ],
-)
-def test_trials_are_planned_in_phases_that_can_be_tuned_and_in_no_others(
-    words: list[str], tuned: list[bool], tmp_path: Path
-) -> None:
-    common = ["groups=[3,2,1]", "epochs=1", "images_per_class=6", "policy=grid", "space={lr=[0.1,0.05]}"]
-    common = [word for word in common if word.partition("=")[0] not in {each.partition("=")[0] for each in words}]
-    common += ["trials.environment=both"] if not any(word.startswith(("trials.", "memory=0")) for word in words) else []
-    plan = make_plan("digits/lucir", load_recipe("digits/lucir", [*common, *words]))
-    work = plan.work(plan.images()[0])
-    assert [each.choosing > 0 for each in work] == tuned
-    assert [each.trials for each in work] == [0 if "policy=fixed" in words else 2 * each for each in tuned]
-    folder = RunFolder(tmp_path / "run")
-    Run(plan, folder).start()
-    tried = {entry["phase"] for entry in read_journal(folder.path / "journal.jsonl") if entry["event"] == "trial"}
-    assert tried == {phase for phase, found in enumerate(tuned) if found}, "as it came"
+    assert [plan.settings.tuner.plan(phase).trials for phase in range(5)] == tuned
+    assert {each.phase for each in work if each.what == "trials"} == {phase for phase in range(5) if tuned[phase]}
 
 
 def test_a_memory_that_was_not_given_is_written_and_is_that_of_runs_of_before(tmp_path: Path) -> None:
@@ -419,7 +381,7 @@ def test_a_recipe_that_chooses_has_the_settings_that_the_learner_would_choose(
     mine, learned = (json.loads(json.dumps(each.as_json())) for each in (plan.settings, learner.settings))
     assert mine["trials"].pop("longest") in (learned["trials"].pop("longest"), plan.recipe.epochs)
     assert {**mine, "automatic": []} == learned
-    assert plan.settings.tuner.forecast(1) == learner.settings.tuner.forecast(1)
+    assert plan.settings.tuner.plan(1) == learner.settings.tuner.plan(1)
     assert plan.recipe.images == len(first)
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from poise.runs.stopping import TRIAL_SECONDS, CheckpointClock, Stop, stopping
-from poise.training import Event, StageDone, StepDone, TrialDone, TrialStep
+from poise.training import EpochDone, Event, Progress, StageDone, TrialDone
 
 
 def test_ctrl_c_says_that_it_stops_and_a_second_one_that_it_stops_at_once(capfd: pytest.CaptureFixture[str]) -> None:
@@ -47,7 +47,7 @@ def test_who_was_started_to_ignore_the_end_of_its_terminal_does() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_trial_that_ended_is_saved_while_the_next_one_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoints_are_written_after_trials_epochs_and_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
     monkeypatch.setattr("poise.runs.stopping.time", SimpleNamespace(monotonic=lambda: now))
     clock, checkpoints = CheckpointClock(60.0), list[float]()
@@ -61,15 +61,15 @@ def test_a_trial_that_ended_is_saved_while_the_next_one_runs(monkeypatch: pytest
 
     trial = TrialDone(1, {}, {}, "fc", 0.5, False, {})
     happens(trial, 1.0)  # too early, the last one was written a second ago
-    happens(TrialStep(1, 128, 1), 0.5)
     assert not checkpoints
-    happens(TrialStep(1, 128, 1), TRIAL_SECONDS)
-    assert checkpoints == [now]
-    happens(TrialStep(1, 128, 1), 10 * TRIAL_SECONDS)
-    assert len(checkpoints) == 1, "there is nothing new"
+    happens(Progress(1, "trials", 64, 128), 10 * TRIAL_SECONDS)
+    assert not checkpoints, "never inside a trial"
     happens(trial, 0.0)
+    assert checkpoints == [now]
+    epoch = EpochDone(1, "main", 1, 2, 0.1, 1.0, {})
+    happens(epoch, TRIAL_SECONDS)
+    assert len(checkpoints) == 1, "those of a training are large, and wait longer"
+    happens(epoch, 60.0)
     assert checkpoints[1:] == [now]
-    happens(StepDone(1, "main", 0, 1, 1, 2, 128), TRIAL_SECONDS)
-    assert len(checkpoints) == 2, "those of a training are large, and wait longer"
     happens(StageDone(1, "main"), 0.0)
     assert checkpoints[2:] == [now]

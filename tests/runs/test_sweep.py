@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import json
 import pickle
@@ -16,13 +15,12 @@ from typing import Any, TypeVar
 import pytest
 import torch
 from PIL import Image
-from poise.runs.sweep_view import Standing, SweepView
 
 from poise import cli
 from poise.errors import Diverged, RunFailed, UserError
+from poise.progress import SweepDisplay
 from poise.runs import (
     Cell,
-    Lines,
     Run,
     RunFolder,
     describe_sweep,
@@ -36,7 +34,7 @@ from poise.runs import (
 )
 from poise.runs.stopping import Stop
 from poise.runs.sweep import CellBench
-from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend, without_pauses
+from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -57,9 +55,9 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def run_sweep(cells: list[Cell], out: Path, lanes: int | None, lines: Lines, **options: Any) -> list[Path]:
+def run_sweep(cells: list[Cell], out: Path, lanes: int | None, **options: Any) -> list[Path]:
     """All cells, none of which may fail; their folders."""
-    refuse_failed(sweep_cells(cells, out, lanes, lines, **options), cells)
+    refuse_failed(sweep_cells(cells, out, lanes, **options), cells)
     return [out / cell.name for cell in cells]
 
 
@@ -226,15 +224,14 @@ def test_a_key_with_dots_in_a_grid_may_be_written_as_elsewhere(tmp_path: Path) -
 def test_every_cell_gives_what_it_gives_alone(lanes: int, tmp_path: Path) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
     assert len({cell.name for cell in cells}) == 4
-    out = io.StringIO()
-    folders = run_sweep(cells, tmp_path / "runs", lanes, Lines(None, out))
+    folders = run_sweep(cells, tmp_path / "runs", lanes)
     alone = RunFolder(tmp_path / "alone")
     Run(cells[-1].plan, alone).start()
     assert result(folders[-1]) == result(alone.path)
     assert (folders[-1] / "model.safetensors").read_bytes() == alone.model.read_bytes()
 
     before = {folder: (folder / "result.json").read_bytes() for folder in folders}
-    run_sweep(cells, tmp_path / "runs", lanes, Lines(None, out))
+    run_sweep(cells, tmp_path / "runs", lanes)
     assert {folder: (folder / "result.json").read_bytes() for folder in folders} == before
 
 
@@ -263,14 +260,16 @@ def test_while_one_cell_tries_actions_the_others_go_on(tmp_path: Path) -> None:
     for cell in cells:
         Run(cell.plan, before[cell.name]).start()
 
-    class View(SweepView):
-        def note(self, name: str, standing: Standing) -> None:
+    class View(SweepDisplay):
+        def note(self, name: str, standing: tuple[int, int, int]) -> None:
             super().note(name, standing)
             turns.append(name)
 
-    view = View(Lines(None, io.StringIO()), [cell.name for cell in cells])
+    view = View([cell.name for cell in cells])
     executor = LocalExecutor(Lanes(make_backend("cpu", "fp32", deterministic=False), len(cells)))
-    assert list(without_pauses(executor.run(CellBench(tmp_path / "runs", view=view), cells))) == [None] * 3
+    assert [each for known in executor.run(CellBench(tmp_path / "runs", view=view), cells) for each in known] == [
+        None
+    ] * 3
     together = turns[: min(len(turns) - turns[::-1].index(cell.name) for cell in cells)]  # until the first one ended
     assert len(together) > 60
     for name in before:
@@ -284,7 +283,7 @@ def test_a_cell_that_fails_stops_no_other(tmp_path: Path) -> None:
     text = SWEEP.replace("seed = [0, 1]", "action = [{lr = 0.1}, {lr = 1e30}]")
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
     with pytest.raises(RunFailed, match="2 of 4 cells failed"):
-        run_sweep(cells, tmp_path / "runs", 2, Lines(None, io.StringIO()))
+        run_sweep(cells, tmp_path / "runs", 2)
     assert sum(RunFolder(tmp_path / "runs" / cell.name).finished for cell in cells) == 2
 
 
@@ -292,14 +291,16 @@ def test_a_folder_of_another_run_stops_no_other(tmp_path: Path) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
     Run(cells[0].plan, RunFolder(tmp_path / "runs" / cells[1].name)).start()
     with pytest.raises(RunFailed, match="1 of 4 cells failed"):
-        run_sweep(cells, tmp_path / "runs", 2, Lines(None, io.StringIO()))
+        run_sweep(cells, tmp_path / "runs", 2)
     assert all(RunFolder(tmp_path / "runs" / cell.name).finished for cell in cells)
     assert result(tmp_path / "runs" / cells[1].name)["seed"] == 0
 
 
-def test_an_error_that_nobody_foresaw_is_the_cells_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_that_nobody_foresaw_is_the_cells_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """One of torch, in the training of one cell; the others go on, and it goes on itself when that is mended."""
-    cells, out = read_sweep(written(tmp_path / "sweep.toml", SWEEP)), io.StringIO()
+    cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
     original = Trainer._epoch
 
     def epoch(self: Trainer, *args: Any) -> Any:
@@ -309,24 +310,24 @@ def test_an_error_that_nobody_foresaw_is_the_cells_own(tmp_path: Path, monkeypat
 
     with monkeypatch.context() as broken:
         broken.setattr(Trainer, "_epoch", epoch)
-        failed = sweep_cells(cells, tmp_path / "runs", 2, Lines(None, out), checkpoint_seconds=0)
+        failed = sweep_cells(cells, tmp_path / "runs", 2, checkpoint_seconds=0)
     (name,) = failed
     assert "lwf" in name
     assert name.endswith("s1")
     assert str(failed[name]).startswith("RuntimeError: mat1 and mat2 shapes cannot be multiplied")
     assert str(failed[name]).endswith(f"('poise resume {tmp_path / 'runs' / name}' shows where)")
-    assert out.getvalue().count("RuntimeError") == 1
+    assert capsys.readouterr().err.count("RuntimeError") == 1
     assert failed[name].__traceback__ is None
     assert sum(RunFolder(tmp_path / "runs" / cell.name).finished for cell in cells) == 3
-    assert run_sweep(cells, tmp_path / "runs", 1, Lines(None, out))
+    assert run_sweep(cells, tmp_path / "runs", 1)
 
 
 def test_a_finished_cell_that_was_changed_is_named(tmp_path: Path) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))[:2]
-    folders = run_sweep(cells, tmp_path / "runs", 1, Lines(None, io.StringIO()))
+    folders = run_sweep(cells, tmp_path / "runs", 1)
     text = (folders[0] / "result.json").read_text()
     (folders[0] / "result.json").write_text(text.replace('"seed": 0', '"seed": 7'))
-    failed = sweep_cells(cells, tmp_path / "runs", 1, Lines(None, io.StringIO()))
+    failed = sweep_cells(cells, tmp_path / "runs", 1)
     assert list(failed) == [cells[0].name]
     assert "do not match their digest" in str(failed[cells[0].name])
 
@@ -345,7 +346,7 @@ class Elsewhere:
             self.sent.append(pickle.dumps((bench, attempt)))
             there, received = pickle.loads(self.sent[-1])
             lanes = Lanes(make_backend("cpu", "fp32", deterministic=False), 1)
-            (found,) = without_pauses(LocalExecutor(lanes).run(there, [received]))
+            (found,) = (each for known in LocalExecutor(lanes).run(there, [received]) for each in known)
             yield pickle.loads(pickle.dumps(found))
 
 
@@ -357,22 +358,21 @@ def result_bytes(folder: Path) -> bytes:
 def test_cells_that_ran_elsewhere_give_the_same_bytes(tmp_path: Path) -> None:
     text = SWEEP.replace("epochs = 1", "epochs = 3\npolicy = 'race'\nspace = {lr = [0.1, 0.02]}")
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
-    here = run_sweep(cells, tmp_path / "here", 2, Lines(None, io.StringIO()))
-    elsewhere, out = Elsewhere(), io.StringIO()
-    there = run_sweep(cells, tmp_path / "there", None, Lines(None, out), executor=elsewhere)
+    here = run_sweep(cells, tmp_path / "here", 2)
+    elsewhere = Elsewhere()
+    there = run_sweep(cells, tmp_path / "there", None, executor=elsewhere)
     assert len(elsewhere.sent) == len(cells)
     assert max(map(len, elsewhere.sent)) < 10_000, "plain values, without images"
     for one, other in zip(here, there, strict=True):
         assert result_bytes(one) == result_bytes(other)
         for name in ("journal.jsonl", "model.safetensors"):
             assert (one / name).read_bytes() == (other / name).read_bytes()
-    assert out.getvalue() == "", "nobody is told anything there"
 
 
 def test_a_cell_that_fails_elsewhere_is_named_here(tmp_path: Path) -> None:
     text = SWEEP.replace("seed = [0, 1]", "action = [{lr = 0.1}, {lr = 1e30}]")
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
-    failed = sweep_cells(cells, tmp_path / "runs", None, Lines(None, io.StringIO()), executor=Elsewhere())
+    failed = sweep_cells(cells, tmp_path / "runs", None, executor=Elsewhere())
     assert list(failed) == [cell.name for cell in cells if "1e+30" in cell.name]
     assert all(isinstance(error, Diverged) for error in failed.values())
 
@@ -399,7 +399,7 @@ def test_plans_and_cells_are_the_same_after_pickling(tmp_path: Path) -> None:
 
 
 def test_a_bench_is_quiet_after_pickling(tmp_path: Path) -> None:
-    bench = CellBench(tmp_path, 7.0, SweepView(Lines(None, io.StringIO()), ()), Stop())
+    bench = CellBench(tmp_path, 7.0, SweepDisplay(()), Stop())
     bench.stop.set()
     again = pickle.loads(pickle.dumps(bench))
     assert (again.out, again.checkpoint_seconds, again.view) == (tmp_path, 7.0, None)
@@ -434,9 +434,9 @@ def test_a_cell_that_finds_no_memory_beside_others_goes_on_later(
     epochs: tuple[int, ...], starved: Callable[..., None], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))
-    expected = [result(folder) for folder in run_sweep(cells, tmp_path / "calm", 1, Lines(None, io.StringIO()))]
+    expected = [result(folder) for folder in run_sweep(cells, tmp_path / "calm", 1)]
     starved(*epochs)
-    folders = run_sweep(cells, tmp_path / "runs", 3, Lines(None, io.StringIO()), checkpoint_seconds=0)
+    folders = run_sweep(cells, tmp_path / "runs", 3, checkpoint_seconds=0)
     assert [result(folder) for folder in folders] == expected
     said = [line for line in caplog.messages if line.startswith("out of memory")]
     assert said == [f"out of memory on cpu: {2 - number} at a time from now on" for number in range(len(epochs))]
@@ -475,7 +475,7 @@ def test_a_run_that_finds_no_memory_goes_on_where_it_was(starved: Callable[..., 
 def test_on_a_gpu_the_pace_of_the_cells_changes_no_number(tmp_path: Path) -> None:
     text = SWEEP.replace("[set]", "[set]\ndevice = 'cuda'\ndeterministic = true")
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
-    alone, paced = (run_sweep(cells, tmp_path / str(lanes), lanes, Lines(None, io.StringIO())) for lanes in (1, None))
+    alone, paced = (run_sweep(cells, tmp_path / str(lanes), lanes) for lanes in (1, None))
     assert [result(folder) for folder in alone] == [result(folder) for folder in paced]
     for one, other in zip(alone, paced, strict=True):
         assert (one / "model.safetensors").read_bytes() == (other / "model.safetensors").read_bytes()
@@ -509,14 +509,14 @@ def test_a_cell_may_start_from_the_phase_0_of_another(lanes: int, tmp_path: Path
     outline = describe_sweep(cells, tmp_path / "out")
     assert not outline.refused
     assert outline.text.count("  new  ") == 3
-    folders = run_sweep(cells, tmp_path / "out", lanes, Lines(None, io.StringIO()))
+    folders = run_sweep(cells, tmp_path / "out", lanes)
     child, grandchild, parent = (result(folder) for folder in folders)
     assert [len(journal_of(folder, "epoch")) for folder in folders] == [1, 1, 2], "phase 0 was trained once"
     assert child["curve"][0]["accuracy"] == parent["curve"][0]["accuracy"]  # type: ignore[index]
     for name in ("curve", "accuracy_matrix"):
         assert grandchild[name] == parent[name] != child[name]
     after = [folder.stat().st_mtime_ns for folder in folders]
-    run_sweep(cells, tmp_path / "out", lanes, Lines(None, io.StringIO()))
+    run_sweep(cells, tmp_path / "out", lanes)
     assert [folder.stat().st_mtime_ns for folder in folders] == after
 
 
@@ -528,7 +528,7 @@ def journal_of(folder: Path, kind: str) -> list[dict[str, Any]]:
 def test_where_it_fails_those_that_wait_for_its_phase_0_fail_too(tmp_path: Path) -> None:
     text = SHARING.format(out=tmp_path / "out") + "first_lr = 1e38\n"
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
-    failed = sweep_cells(cells, tmp_path / "out", 2, Lines(None, io.StringIO()))
+    failed = sweep_cells(cells, tmp_path / "out", 2)
     assert set(failed) == {"child", "grandchild", "parent"}
     assert "has no phase-0.safetensors" in str(failed["child"])
 
@@ -537,7 +537,7 @@ def test_cells_that_start_from_each_other_are_refused(tmp_path: Path) -> None:
     text = SHARING.format(out=tmp_path / "out") + f"start = '{tmp_path / 'out' / 'grandchild'}'\n"
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
     with pytest.raises(UserError, match="each starts from one of them: child, grandchild, parent"):
-        sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+        sweep_cells(cells, tmp_path / "out", 1)
     with pytest.raises(UserError, match="each starts from one of them"):
         describe_sweep(cells, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -559,7 +559,7 @@ def test_a_phase_0_that_will_not_fit_is_refused_before_anything_is_trained(
     text = SHARING.format(out=tmp_path / "out").replace("action.lr = 0.02", key)
     cells = read_sweep(written(tmp_path / "sweep.toml", text))
     with pytest.raises(UserError, match=words):
-        sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+        sweep_cells(cells, tmp_path / "out", 1)
     assert not (tmp_path / "out").exists()
 
 
@@ -567,7 +567,7 @@ def test_a_start_that_no_file_system_has_stops_no_other_cell(tmp_path: Path) -> 
     text = SWEEP.replace("[grid]", f'[[cell]]\nrecipe = "digits/lwf"\nfolder = "x"\nstart = "{"n" * 300}"\n[grid]')
     cells = [cell for cell in read_sweep(written(tmp_path / "sweep.toml", text)) if cell.name.endswith(("=0", "-s0"))]
     refused = describe_sweep(cells, tmp_path / "out").refused
-    failed = sweep_cells(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    failed = sweep_cells(cells, tmp_path / "out", 1)
     assert list(refused) == list(failed) == ["x-seed=0"]
     for error in (refused["x-seed=0"], failed["x-seed=0"]):
         assert isinstance(error, UserError)
@@ -578,14 +578,14 @@ def test_a_start_that_no_file_system_has_stops_no_other_cell(tmp_path: Path) -> 
 def test_cells_cannot_be_put_into_a_file(more: tuple[str, ...], tmp_path: Path) -> None:
     file = written(tmp_path / "sweep.toml", SWEEP)
     cells, out = read_sweep(file), file.joinpath(*more)
-    for begin in (lambda: describe_sweep(cells, out), lambda: sweep_cells(cells, out, 1, Lines(None, io.StringIO()))):
+    for begin in (lambda: describe_sweep(cells, out), lambda: sweep_cells(cells, out, 1)):
         with pytest.raises(UserError, match=r"sweep\.toml is a file; give a folder as --out"):
             begin()
 
 
 def test_the_folder_of_a_sweep_cannot_be_resumed_but_its_runs_can(tmp_path: Path) -> None:
     cells = read_sweep(written(tmp_path / "sweep.toml", SWEEP))[:1]
-    (folder,) = run_sweep(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    (folder,) = run_sweep(cells, tmp_path / "out", 1)
     with pytest.raises(UserError, match=rf"give one, such as {folder}, or give the same 'poise sweep' command again"):
         reopen(tmp_path / "out")
 
@@ -612,7 +612,7 @@ class TestMovedStart:
         """All results of a sweep. It was made in `before`, its child stopped in phase 1, and then moved to `after`."""
         out = tmp_path / "before"
         cells = read_sweep(written(tmp_path / "before.toml", SHARING.format(out=out)))
-        run_sweep(cells, out, 1, Lines(None, io.StringIO()))
+        run_sweep(cells, out, 1)
         shutil.copytree(out, tmp_path / "whole")
         shutil.rmtree(out / "child")
         going = Run(cells[0].plan, RunFolder(out / "child"), checkpoint_seconds=0).starting()
@@ -625,7 +625,7 @@ class TestMovedStart:
     def outcome(cells: list[Cell], out: Path) -> dict[str, str]:
         """Why cells are refused: the same by an estimate, and when they are run."""
         estimated = {name: str(error) for name, error in describe_sweep(cells, out).refused.items()}
-        failed = sweep_cells(cells, out, 1, Lines(None, io.StringIO()))
+        failed = sweep_cells(cells, out, 1)
         assert estimated == {name: str(error) for name, error in failed.items()}
         return estimated
 
@@ -676,15 +676,15 @@ class TestMovedStart:
 def test_a_cell_whose_start_was_trained_anew_is_refused(tmp_path: Path) -> None:
     out, other = tmp_path / "out", RunFolder(tmp_path / "other" / "parent")
     cells = read_sweep(written(tmp_path / "sweep.toml", SHARING.format(out=out)))
-    run_sweep(cells, out, 1, Lines(None, io.StringIO()))
+    run_sweep(cells, out, 1)
     text = SHARING.format(out=other.path.parent).replace("epochs = 1", "epochs = 2")
     Run(read_sweep(written(tmp_path / "other.toml", text))[2].plan, other).start()
     shutil.copyfile(other.phase_0, out / "parent" / "phase-0.safetensors")
-    (failed,) = sweep_cells(cells, out, 1, Lines(None, io.StringIO())).values()
+    (failed,) = sweep_cells(cells, out, 1).values()
     assert f"child holds another run (start='{out}/parent', where another phase 0 lies now)" in str(failed)
     for change in (lambda file: file.write_bytes(b"damaged"), Path.unlink):
         change(out / "parent" / "phase-0.safetensors")
-        assert not sweep_cells(cells, out, 1, Lines(None, io.StringIO())), "it is not needed any more"
+        assert not sweep_cells(cells, out, 1), "it is not needed any more"
 
 
 def test_data_that_were_moved_with_a_sweep_are_the_same_data(tmp_path: Path) -> None:
@@ -699,10 +699,10 @@ def test_data_that_were_moved_with_a_sweep_are_the_same_data(tmp_path: Path) -> 
         if place == "after":
             (tmp_path / "before").rename(tmp_path / "after")
         cells = read_sweep(file)
-        run_sweep(cells, tmp_path / place, 1, Lines(None, io.StringIO()))
+        run_sweep(cells, tmp_path / place, 1)
     assert len(journal_of(tmp_path / "after" / "x", "exam")) == 2
     Image.new("RGB", (9, 9)).save(tmp_path / "after" / "pictures" / "cat" / "0.png")
-    failed = sweep_cells(read_sweep(file), tmp_path / "after", 1, Lines(None, io.StringIO()))
+    failed = sweep_cells(read_sweep(file), tmp_path / "after", 1)
     assert "holds another run (of other data)" in str(failed["x"])
 
 
@@ -717,8 +717,8 @@ def test_the_same_data_with_other_exam_images_are_other_data(tmp_path: Path) -> 
         read_sweep(written(tmp_path / f"{place}.toml", f"{text}data = '{tmp_path / place}'\n"))
         for place in ("one", "other")
     )
-    run_sweep(one, tmp_path / "out", 1, Lines(None, io.StringIO()))
-    failed = sweep_cells(other, tmp_path / "out", 1, Lines(None, io.StringIO()))
+    run_sweep(one, tmp_path / "out", 1)
+    failed = sweep_cells(other, tmp_path / "out", 1)
     for error in (failed["x"], describe_sweep(other, tmp_path / "out").refused["x"]):
         assert f"the exam images are not those {tmp_path / 'out' / 'x'} was started with" in str(error)
 
@@ -734,7 +734,7 @@ class TestOutline:
 
     def test_a_begun_cell_needs_its_start_no_more(self, tmp_path: Path) -> None:
         cells = read_sweep(written(tmp_path / "sweep.toml", SHARING.format(out=tmp_path / "out")))
-        child, _, parent = run_sweep(cells, tmp_path / "out", 1, Lines(None, io.StringIO()))
+        child, _, parent = run_sweep(cells, tmp_path / "out", 1)
         (child / "result.json").unlink()
         shutil.rmtree(parent)
         outline = describe_sweep(cells[:1], tmp_path / "out", 7)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 import torch
@@ -20,20 +21,16 @@ from poise.nets import Branches, Model, Output, build_backbone, build_head, torc
 from poise.policies import Trial
 from poise.training import (
     Backend,
-    Gauge,
     Lane,
     Lanes,
     LocalExecutor,
     LocalPhase,
-    Pace,
-    Pause,
     Schedule,
     Situation,
     Trainer,
     Work,
     capture,
     make_backend,
-    without_pauses,
 )
 from poise.training import trainer as trainer_module
 from poise.training.step import EagerRunner
@@ -45,6 +42,12 @@ GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
 SHORT = 2
 Wanted = list[Attempt]
+each_of = itertools.chain.from_iterable
+T = TypeVar("T")
+
+
+def results(going: Iterator[list[T]]) -> list[T]:
+    return list(each_of(going))
 
 
 class Hungry(Lucir):
@@ -163,113 +166,28 @@ class TestTurns:
     def test_results_come_in_order_whatever_ends_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 3, "b": 0, "c": 1}, log)
-        assert list(without_pauses(Lanes(cpu, 4).side_by_side(work))) == ["a", "b", "c"]
+        assert results(Lanes(cpu, 4).side_by_side(work)) == ["a", "b", "c"]
         assert log == ["a", "c", "a", "a"]
 
     def test_a_piece_that_waits_starts_on_the_lane_that_is_free_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 4, "b": 1, "c": 1, "d": 1}, log)
-        assert list(without_pauses(Lanes(cpu, 2).side_by_side(work))) == ["a", "b", "c", "d"]
+        assert results(Lanes(cpu, 2).side_by_side(work)) == ["a", "b", "c", "d"]
         assert log == ["a", "b", "a", "a", "c", "a", "d"]
         assert list(self.used.values()) == [["a"], ["b", "c", "d"]]
 
     def test_a_result_is_told_before_later_pieces_have_ended(self, cpu: Backend) -> None:
         log: list[str] = []
-        going = without_pauses(Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log)))
+        going = each_of(Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log)))
         assert next(going) == "a"
         assert log == ["a"]
 
     def test_a_pause_after_every_round_of_turns_says_what_was_trained_on(self, cpu: Backend) -> None:
         going = Lanes(cpu, 2).side_by_side(self.pieces({"a": 2, "b": 1, "c": 1}, []))
-        assert list(going) == [Pause(2, 2), Pause(1, 2), Pause(1, 2), "a", "b", Pause(0, 1), "c"]
-
-    @pytest.mark.parametrize(
-        ("pieces", "most", "settled", "expected"),
-        [
-            (1, 8, None, 1),  # not measured yet
-            (2, 8, None, 4),
-            (3, 8, None, 2),
-            (8, 8, None, 1),
-            (9, 8, None, 1),
-            (2, 3, None, 3),
-            (2, 8, 2, 2),
-            (2, 8, 8, 4),
-        ],
-    )
-    def test_work_that_shares_the_device_has_its_part_of_the_lanes(
-        self, pieces: int, most: int, settled: int | None, expected: int, cpu: Backend
-    ) -> None:
-        found = list[int]()
-
-        def work(name: str, lane: Lane) -> Work[str]:
-            inner = Lanes(cpu)
-            inner._measured, inner.pace = True, Pace(settled)
-            inner.limit(most)
-            yield 1
-            going = inner.side_by_side(self.pieces(dict.fromkeys("abcdefgh", 9), []))
-            counts = [each.at_work for each in going if isinstance(each, Pause)]
-            assert counts[0] == (1 if settled is None else expected), "others need memory, too"
-            found.append(max(counts))
-            yield 1
-            return name
-
-        list(without_pauses(Lanes(cpu, pieces).side_by_side([partial(work, str(number)) for number in range(pieces)])))
-        assert found == [expected] * pieces
-
-    def test_while_their_number_is_measured_no_piece_takes_all_lanes_for_itself(self, cpu: Backend) -> None:
-        """Runs that begin with trials: as many of them are found to be worthwhile as if they trained on one lane."""
-        now, busy = [0.0], [0]  # the clock, and how many lanes are at work on a device that serves eight at full speed
-        gauge = Gauge(clock=lambda: now[0], free=lambda: 10**12, captured=lambda: 0)
-
-        def trial(lane: Lane) -> Work[None]:
-            busy[0] += 1
-            for _ in range(30):
-                now[0] += 128 / (10_000.0 * min(busy[0], 8))
-                yield 128
-            busy[0] -= 1
-
-        def run(lane: Lane) -> Work[int]:
-            inner, most = Lanes(cpu), 0
-            inner._measured, inner.pace = True, Pace(gauge=gauge)
-            for pause in inner.side_by_side([trial] * 40):
-                if isinstance(pause, Pause):
-                    most = max(most, pause.at_work)
-                    yield pause.images
-            return most
-
-        lanes = Lanes(cpu)
-        lanes._measured, lanes.pace = True, Pace(gauge=gauge)
-        widest = list(without_pauses(lanes.side_by_side([run] * 40)))
-        assert (lanes.pace.settled, lanes.pace.allowed) == (True, 8)
-        assert widest[0] == 1
-        assert max(widest[-2:]) > 1, "the last ones have the lanes that the others leave"
-        alone = Lanes(cpu)
-        alone._measured, alone.pace = True, Pace(gauge=gauge)
-        assert list(without_pauses(alone.side_by_side([run]))) == [8], "nothing waits for them"
-
-    def test_where_memory_is_scarce_work_that_shares_the_device_has_one_lane(self, cpu: Backend) -> None:
-        free = [100, 60]  # before, and once one of them is at work
-
-        def work(lane: Lane) -> Work[int]:
-            inner = Lanes(cpu)
-            inner._measured = True
-            inner.pace = Pace(gauge=Gauge(free=lambda: free[0]))
-            free[0] = free[1]
-            going = inner.side_by_side(self.pieces(dict.fromkeys("abcd", 9), []))
-            found = max(each.at_work for each in going if isinstance(each, Pause))
-            free[0] = 100
-            yield 1
-            return found
-
-        assert list(without_pauses(Lanes(cpu, 2).side_by_side([work, work]))) == [
-            4,
-            4,
-        ]  # 60 are more than 1.25 times 40
-        free[1] = 40
-        assert list(without_pauses(Lanes(cpu, 2).side_by_side([work, work]))) == [1, 1]
+        assert list(going) == [[], [], ["a", "b"], ["c"]]
 
     def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
-        assert list(without_pauses(Lanes(cpu, 2).side_by_side([]))) == []
+        assert results(Lanes(cpu, 2).side_by_side([])) == []
 
     def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
         assert len(Lanes(cpu)) == 1
@@ -316,7 +234,7 @@ class TestOutOfMemory:
         self, error: type[Exception], cpu: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         machine, lanes = Machine(2, error), Lanes(cpu, 4)
-        assert list(without_pauses(lanes.side_by_side(machine.jobs(a=4, b=4, c=4, d=0)))) == ["a", "b", "c", "d"]
+        assert results(lanes.side_by_side(machine.jobs(a=4, b=4, c=4, d=0))) == ["a", "b", "c", "d"]
         assert [machine.starts(name) for name in "abcd"] == [1, 1, 2, 1]
         assert [machine.log.count(name) for name in "abc"] == [4, 4, 5]  # what c had done is done again
         again = len(machine.log) - 1 - machine.log[::-1].index("c starts")
@@ -331,7 +249,7 @@ class TestOutOfMemory:
             used.append(lane)
             return job(lane)
 
-        list(without_pauses(lanes.side_by_side([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)])))
+        results(lanes.side_by_side([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)]))
         a, b, c, again = used
         assert again in (a, b)
         assert c not in lanes._lanes
@@ -339,26 +257,26 @@ class TestOutOfMemory:
     def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 1)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            list(without_pauses(lanes.side_by_side(machine.jobs(a=4, b=4))))
+            results(lanes.side_by_side(machine.jobs(a=4, b=4)))
         assert (machine.starts("a"), machine.starts("b")) == (1, 0)
 
     def test_the_last_one_has_all_the_memory_before_it_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 3)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            list(without_pauses(lanes.side_by_side(machine.jobs(a=4, b=4, c=4))))
+            results(lanes.side_by_side(machine.jobs(a=4, b=4, c=4)))
         assert (len(lanes), lanes.opened) == (1, 1)
         assert [machine.starts(name) for name in "abc"] == [1, 1, 1]
 
     def test_where_a_result_can_be_made_of_it_the_others_still_run(self, cpu: Backend) -> None:
         machine, lanes = Machine(1), Lanes(cpu, 1)
         large = [*machine.jobs(a=3), Machine(0).job("b", 3), *machine.jobs(c=3)]
-        told = without_pauses(lanes.side_by_side(large, too_large=lambda place, error: f"{place}: {error}"))
+        told = each_of(lanes.side_by_side(large, too_large=lambda place, error: f"{place}: {error}"))
         assert list(told) == ["a", "1: injected", "c"]
 
     def test_a_job_that_may_not_start_is_left(self, cpu: Backend) -> None:
         machine, admitted = Machine(9), iter([True, True, False])
         lanes = Lanes(cpu, 1)
-        told = without_pauses(lanes.side_by_side(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
+        told = each_of(lanes.side_by_side(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
         assert list(told) == ["a"]
         assert machine.starts("b") == 0
 

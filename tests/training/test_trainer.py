@@ -12,7 +12,7 @@ from poise.data import ImageSet
 from poise.errors import Diverged
 from poise.methods import Growth, ICaRL, Method, Stage
 from poise.nets import Output, build_backbone
-from poise.training import EpochDone, StageDone, StepDone, Trainer
+from poise.training import EpochDone, Progress, StageDone, Trainer
 from poise.training.capture import CapturedRunner
 
 from .weights import assert_same, weights
@@ -66,7 +66,7 @@ class TestResume:
             older.setattr("poise.training.trainer.batch_bounds", lambda count, size: [(0, 16), (16, 19)])
             before = make_trainer(images=images, batch=16)
             for _, event in zip(range(steps), before.run(), strict=False):
-                assert isinstance(event, StepDone)
+                assert isinstance(event, Progress)
             saved = before.state()
         trainer = make_trainer(images=images, batch=16)
         trainer.restore(*saved)
@@ -75,7 +75,7 @@ class TestResume:
         events = list(again.run())
         assert isinstance(events[0], EpochDone)  # of the epoch in which it was stopped
         assert [event.epoch for event in events if isinstance(event, EpochDone)] == [1, 2]
-        assert [event.images for event in events if isinstance(event, StepDone)] == [19]
+        assert [event.done for event in events if isinstance(event, Progress)] == [2 * 19]
 
     def test_each_stage_starts_without_momentum(self, make_trainer: Callable[..., Trainer]) -> None:
         trainer = make_trainer(TwoStages())
@@ -115,7 +115,7 @@ class TestDivergence:
         trainer = make_trainer(Exploding(STEPS, gradient_only=True))
         running = trainer.run()
         for _ in range(STEPS - 1):
-            assert isinstance(next(running), StepDone)
+            assert isinstance(next(running), Progress)
             trainer.state()
         with pytest.raises(Diverged, match=f"epoch 1, step {STEPS} "):
             list(running)
@@ -173,7 +173,8 @@ class TestEvents:
         ]
         assert [event.lr for event in epochs] == pytest.approx([0.1, 0.1, 0.01, 0.001, 0.1, 0.1])
         assert [event.stage for event in events if isinstance(event, StageDone)] == ["main", "tuning"]
-        assert sum(event.images for event in events if isinstance(event, StepDone)) == 6 * 12
+        last = [event for event in events if isinstance(event, Progress)][-1]
+        assert last.done == last.of == 6 * 12
 
     def test_an_epochs_loss_is_the_weighted_sum_of_its_terms(self, make_trainer: Callable[..., Trainer]) -> None:
         trainer = make_trainer("lucir", logit_kd=0.5, margin=2.0)

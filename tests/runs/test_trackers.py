@@ -1,0 +1,191 @@
+"""Numbers of a run in tracking services: the real packages, offline, each skipped where that extra is missing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sqlite3
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from poise.errors import Interrupted, UserError
+from poise.journal import read_journal
+from poise.runs import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen
+from poise.runs.trackers import TRACKED, Scalar, scalars
+from poise.training import Event
+
+Plans = Callable[..., Plan]
+POLICY = ("groups=[2,1]", "policy=online", 'space={"lr"=[0.1,0.05]}')
+
+
+class Recorded(Tracker):
+    """A service that remembers; it stands for those that are not installed."""
+
+    name, module = "recorded", "json"
+
+    def __init__(self, folder: RunFolder) -> None:
+        super().__init__(folder)
+        self.begun: list[tuple[str, Mapping[str, Any], str | None]] = []
+        self.found: list[Scalar] = []
+        self.ended: list[bool] = []
+
+    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
+        self.begun.append((name, settings, known))
+        return known or "run-1"
+
+    def _write(self, found: list[Scalar]) -> None:
+        self.found += found
+
+    def _end(self, *, finished: bool) -> None:
+        self.ended.append(finished)
+
+
+class Broken(Recorded):
+    """A service that is not reached."""
+
+    name = "broken"
+
+    def _write(self, found: list[Scalar]) -> None:
+        raise ConnectionError("no route\nto the server")
+
+
+class Stopping(Recorded):
+    """Asks the run to stop in phase 1."""
+
+    job: Run
+
+    def event(self, event: Event) -> None:
+        super().event(event)
+        if event.phase == 1:
+            self.job.stop.set()
+
+
+def test_every_number_of_the_journal_is_handed_on_once(plan: Plans, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    service = Recorded(folder)
+    result = Run(plan(*POLICY), folder, [service]).start()
+    ((name, settings, known),) = service.begun
+    assert (name, known) == ("run", None)
+    assert (settings["policy"], settings["memory.per_class"]) == ("online", 5)
+    told = [each for entry in read_journal(folder.path / "journal.jsonl") for each in scalars(entry)]
+    assert service.found[: len(told)] == told
+    assert ("result/average_accuracy", result["average_accuracy"], 1) in service.found[len(told) :]
+    assert service.ended == [True]
+
+
+def test_a_resumed_run_goes_on_under_its_id(plan: Plans, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    first = Stopping(folder)
+    first.job = Run(plan("groups=[2,1]"), folder, [first])
+    with pytest.raises(Interrupted):
+        first.job.start()
+    assert first.ended == [False]
+    assert json.loads((tmp_path / "run" / TRACKED).read_text())["recorded"] == "run-1"
+    opened, same = reopen(tmp_path / "run")
+    second = Recorded(opened)
+    Run(same, opened, [second]).resume()
+    assert ([known for _, _, known in second.begun], second.ended) == (["run-1"], [True])
+    steps = [(name, step) for name, _, step in (*first.found, *second.found)]
+    assert len(set(steps)) == len(steps)
+
+
+def test_a_service_that_fails_does_not_fail_the_run(
+    plan: Plans, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    with caplog.at_level(logging.WARNING):
+        result = Run(plan("groups=[2,1]"), folder, [Broken(folder)]).start()
+    assert result["average_accuracy"] > 0
+    (warned,) = [record.getMessage() for record in caplog.records if "broken" in record.getMessage()]
+    assert "no route" in warned
+
+
+@pytest.mark.parametrize("name", sorted(TRACKERS))
+def test_a_missing_extra_or_an_unknown_word_is_one_line(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(UserError, match=f"{name} needs the extra; .*pip install '.*{name}"):
+        make_tracker(name, RunFolder(tmp_path))
+    with pytest.raises(UserError, match=f"unknown tracking service .*did you mean '{name}'"):
+        make_tracker(f"{name}x", RunFolder(tmp_path))
+
+
+def test_a_refused_run_opens_nothing(plan: Plans, tmp_path: Path) -> None:
+    service = Recorded(RunFolder(tmp_path / "run"))
+    with pytest.raises(UserError):
+        Run(plan("device=cuda:99"), service.folder, [service]).start()
+    assert not service.begun
+    assert not (tmp_path / "run").exists()
+
+
+# The real packages ----------------------------------------------------------------------------------------------------
+
+
+def stopped_and_resumed(name: str, plan: Plans, tmp_path: Path) -> str:
+    """A run that is handed on, stopped and resumed; its id."""
+    folder = RunFolder(tmp_path / "run")
+    first = make_tracker(name, folder)
+    stop = SimpleNamespace(
+        **{each: lambda *_: None for each in ("begin", "exam", "end", "close")},
+        event=lambda event: job.stop.set() if event.phase == 1 else None,
+    )
+    job = Run(plan("groups=[2,1]"), folder, [first, stop])
+    with pytest.raises(Interrupted):
+        job.start()
+    opened, same = reopen(folder.path)
+    Run(same, opened, [make_tracker(name, opened)]).resume()
+    known: str = json.loads((folder.path / TRACKED).read_text())[name]
+    return known
+
+
+def points(folder: Path) -> dict[str, list[tuple[int, float]]]:
+    """What a service has to know of a run."""
+    found: dict[str, list[tuple[int, float]]] = {}
+    for entry in read_journal(folder / "journal.jsonl"):
+        for name, value, step in scalars(entry):
+            found.setdefault(name, []).append((step, value))
+    return found
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_mlflow_knows_the_run(plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="the extra mlflow is missing: MLflow was not tried")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
+    known = stopped_and_resumed("mlflow", plan, tmp_path)
+    client = mlflow.MlflowClient(f"sqlite:///{tmp_path}/mlflow.db")
+    (run,) = client.search_runs([client.get_experiment_by_name("poise").experiment_id])
+    assert (run.info.run_id, run.info.status, run.info.run_name) == (known, "FINISHED", "run")
+    assert run.data.params["method"] == "lucir"
+    for name, expected in points(tmp_path / "run").items():
+        history = client.get_metric_history(run.info.run_id, name)
+        assert sorted((point.step, point.value) for point in history) == sorted(expected), name
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_trackio_knows_the_run(plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
+    pytest.importorskip("trackio", reason="the extra trackio is missing: trackio was not tried")
+    known = stopped_and_resumed("trackio", plan, tmp_path)
+    (database,) = (tmp_path / "trackio").rglob("poise*.db")
+    rows = sqlite3.connect(database).execute("select run_name, metrics from metrics order by id").fetchall()
+    assert {name for name, _ in rows} == {known}
+    written = [json.loads(metrics) for _, metrics in rows]
+    for name, expected in points(tmp_path / "run").items():
+        assert [row[name] for row in written if name in row] == pytest.approx([value for _, value in expected]), name
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_wandb_knows_the_run(plan: Plans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WANDB_MODE", "offline"), ("WANDB_DIR", str(tmp_path)), ("WANDB_SILENT", "true")):
+        monkeypatch.setenv(name, value)
+    pytest.importorskip("wandb", reason="the extra wandb is missing: Weights & Biases was not tried")
+    known = stopped_and_resumed("wandb", plan, tmp_path)
+    written = (tmp_path / "wandb").glob(f"offline-run-*{known}/run-{known}.wandb")
+    data = b"".join(file.read_bytes() for file in written)
+    assert all(name.encode() in data for name in points(tmp_path / "run"))
