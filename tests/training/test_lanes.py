@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
@@ -38,16 +37,11 @@ from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSetting
 from poise.tuning.environments import Environment, draw_tasks
 from poise.tuning.results import HitsPerClass
 
+T = TypeVar("T")
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
 SHORT = 2
 Wanted = list[Attempt]
-each_of = itertools.chain.from_iterable
-T = TypeVar("T")
-
-
-def results(going: Iterator[list[T]]) -> list[T]:
-    return list(each_of(going))
 
 
 class Hungry(Lucir):
@@ -151,13 +145,18 @@ FREEZING = {
 }
 
 
+def told(rounds: Iterable[list[T]]) -> Iterator[T]:
+    """The results of all rounds of turns."""
+    return (result for results in rounds for result in results)
+
+
 class TestTurns:
     def pieces(self, steps: dict[str, int], log: list[str]) -> list[Callable[[Lane], Work[str]]]:
         def work(name: str, lane: Lane) -> Work[str]:
             self.used.setdefault(id(lane), []).append(name)
             for _ in range(steps[name]):
                 log.append(name)
-                yield 1
+                yield
             return name
 
         self.used: dict[int, list[str]] = {}
@@ -166,28 +165,48 @@ class TestTurns:
     def test_results_come_in_order_whatever_ends_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 3, "b": 0, "c": 1}, log)
-        assert results(Lanes(cpu, 4).side_by_side(work)) == ["a", "b", "c"]
+        assert list(told(Lanes(cpu, 4).run(work))) == ["a", "b", "c"]
         assert log == ["a", "c", "a", "a"]
 
     def test_a_piece_that_waits_starts_on_the_lane_that_is_free_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 4, "b": 1, "c": 1, "d": 1}, log)
-        assert results(Lanes(cpu, 2).side_by_side(work)) == ["a", "b", "c", "d"]
+        assert list(told(Lanes(cpu, 2).run(work))) == ["a", "b", "c", "d"]
         assert log == ["a", "b", "a", "a", "c", "a", "d"]
         assert list(self.used.values()) == [["a"], ["b", "c", "d"]]
 
     def test_a_result_is_told_before_later_pieces_have_ended(self, cpu: Backend) -> None:
         log: list[str] = []
-        going = each_of(Lanes(cpu, 1).side_by_side(self.pieces({"a": 1, "b": 1}, log)))
+        going = told(Lanes(cpu, 1).run(self.pieces({"a": 1, "b": 1}, log)))
         assert next(going) == "a"
         assert log == ["a"]
 
-    def test_a_pause_after_every_round_of_turns_says_what_was_trained_on(self, cpu: Backend) -> None:
-        going = Lanes(cpu, 2).side_by_side(self.pieces({"a": 2, "b": 1, "c": 1}, []))
+    def test_after_every_round_of_turns_others_may_have_theirs(self, cpu: Backend) -> None:
+        going = Lanes(cpu, 2).run(self.pieces({"a": 2, "b": 1, "c": 1}, []))
         assert list(going) == [[], [], ["a", "b"], ["c"]]
 
+    @pytest.mark.parametrize(
+        ("pieces", "worth", "given", "expected"),
+        [(1, 8, None, 8), (2, 8, None, 4), (3, 8, None, 2), (9, 8, None, 1), (2, 3, None, 3), (2, 8, 2, 2)],
+    )
+    def test_work_that_shares_the_device_has_its_part_of_the_lanes(
+        self, pieces: int, worth: int, given: int | None, expected: int, cpu: Backend
+    ) -> None:
+        found = list[int]()
+
+        def work(lane: Lane) -> Work[None]:
+            inner = Lanes(cpu, given)
+            if given is None:
+                inner.most = 8  # as on a GPU
+            inner.limit(worth)
+            yield
+            found.append(len(inner))
+
+        list(Lanes(cpu, pieces).run([work] * pieces))
+        assert found == [expected] * pieces
+
     def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
-        assert results(Lanes(cpu, 2).side_by_side([])) == []
+        assert list(told(Lanes(cpu, 2).run([]))) == []
 
     def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
         assert len(Lanes(cpu)) == 1
@@ -214,7 +233,7 @@ class Machine:
                         if len(self.there) > self.most:
                             raise self.error("injected")
                     self.log.append(name)
-                    yield 1
+                    yield
                 return name
             finally:
                 self.there.discard(name)
@@ -234,13 +253,13 @@ class TestOutOfMemory:
         self, error: type[Exception], cpu: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         machine, lanes = Machine(2, error), Lanes(cpu, 4)
-        assert results(lanes.side_by_side(machine.jobs(a=4, b=4, c=4, d=0))) == ["a", "b", "c", "d"]
+        assert list(told(lanes.run(machine.jobs(a=4, b=4, c=4, d=0)))) == ["a", "b", "c", "d"]
         assert [machine.starts(name) for name in "abcd"] == [1, 1, 2, 1]
         assert [machine.log.count(name) for name in "abc"] == [4, 4, 5]  # what c had done is done again
         again = len(machine.log) - 1 - machine.log[::-1].index("c starts")
         assert "a" not in machine.log[again:]  # it waited for one of the others to end
-        assert (len(lanes), lanes.opened) == (2, 2)
-        assert "out of memory on cpu: 2 at a time from now on" in caplog.text
+        assert (len(lanes), len(lanes._lanes)) == (2, 2)
+        assert "out of memory on cpu: at most 2 at a time from now on" in caplog.text
 
     def test_its_lane_and_idle_ones_are_given_back(self, cpu: Backend) -> None:
         machine, lanes, used = Machine(2), Lanes(cpu, 3), list[Lane]()
@@ -249,7 +268,7 @@ class TestOutOfMemory:
             used.append(lane)
             return job(lane)
 
-        results(lanes.side_by_side([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)]))
+        list(told(lanes.run([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)])))
         a, b, c, again = used
         assert again in (a, b)
         assert c not in lanes._lanes
@@ -257,88 +276,28 @@ class TestOutOfMemory:
     def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 1)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            results(lanes.side_by_side(machine.jobs(a=4, b=4)))
+            list(told(lanes.run(machine.jobs(a=4, b=4))))
         assert (machine.starts("a"), machine.starts("b")) == (1, 0)
 
     def test_the_last_one_has_all_the_memory_before_it_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 3)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            results(lanes.side_by_side(machine.jobs(a=4, b=4, c=4)))
-        assert (len(lanes), lanes.opened) == (1, 1)
+            list(told(lanes.run(machine.jobs(a=4, b=4, c=4))))
+        assert (len(lanes), len(lanes._lanes)) == (1, 1)
         assert [machine.starts(name) for name in "abc"] == [1, 1, 1]
 
     def test_where_a_result_can_be_made_of_it_the_others_still_run(self, cpu: Backend) -> None:
         machine, lanes = Machine(1), Lanes(cpu, 1)
         large = [*machine.jobs(a=3), Machine(0).job("b", 3), *machine.jobs(c=3)]
-        told = each_of(lanes.side_by_side(large, too_large=lambda place, error: f"{place}: {error}"))
-        assert list(told) == ["a", "1: injected", "c"]
+        found = told(lanes.run(large, too_large=lambda place, error: f"{place}: {error}"))
+        assert list(found) == ["a", "1: injected", "c"]
 
     def test_a_job_that_may_not_start_is_left(self, cpu: Backend) -> None:
         machine, admitted = Machine(9), iter([True, True, False])
         lanes = Lanes(cpu, 1)
-        told = each_of(lanes.side_by_side(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
-        assert list(told) == ["a"]
+        found = told(lanes.run(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
+        assert list(found) == ["a"]
         assert machine.starts("b") == 0
-
-
-class TestBeside:
-    def events(self, machine: Machine, length: int) -> Iterator[int | str]:
-        """A main training that needs memory for itself."""
-        machine.there.add("main")
-        try:
-            for step in range(length):
-                machine.log.append("main")
-                yield step
-        finally:
-            machine.there.discard("main")
-
-    @pytest.mark.parametrize(("most", "starts"), [(9, 1), (2, 2), (1, 2)], ids=["both fit", "one fits", "none fits"])
-    def test_what_does_not_fit_beside_the_main_training_runs_after_it(
-        self, most: int, starts: int, cpu: Backend
-    ) -> None:
-        machine, lanes = Machine(most), Lanes(cpu, 2)
-        jobs = machine.jobs(a=3, b=3)
-        told = list(lanes.beside(self.events(machine, 20), jobs, ",".join))
-        assert [event for event in told if isinstance(event, int)] == list(range(20))
-        assert [event for event in told if isinstance(event, str)] == ["a,b"]
-        assert machine.log.count("main") == 20
-        assert [machine.starts("a"), machine.starts("b")] == [starts] * 2
-        last = len(machine.log) - 1 - machine.log[::-1].index("main")
-        assert ("a" in machine.log[last:]) is (most < 9)
-        assert (told[-1] == "a,b") is (most < 9)
-
-    def test_alone_after_it_there_must_be_enough(self, cpu: Backend) -> None:
-        machine, lanes = Machine(0), Lanes(cpu, 2)
-        going = lanes.beside(self.events(machine, 5), machine.jobs(a=3, b=3), ",".join)
-        told: list[int | str] = []
-        with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            told.extend(going)
-        assert told == list(range(5))  # the main training has ended nevertheless
-
-    @pytest.mark.parametrize("most", [9, 1], ids=["fits", "does not"])
-    def test_the_pace_learns_nothing_of_it(self, most: int, cpu: Backend) -> None:
-        machine, lanes = Machine(most), Lanes(cpu, 4)
-        list(lanes.beside(self.events(machine, 20), machine.jobs(a=3), ",".join))
-        assert len(lanes) == 4
-
-    def test_a_job_keeps_up_though_it_does_other_things_between_its_steps(self, cpu: Backend) -> None:
-        def busy(lane: Lane) -> Work[str]:
-            for _ in range(10):
-                yield 0  # an epoch has ended
-                yield 0  # it is looked at
-                yield 1
-            return "done"
-
-        told = list(Lanes(cpu, 1).beside(self.events(Machine(9), 12), [busy], ",".join))
-        assert told.index("done") == 11  # after as many events as it has steps, not three times as many
-
-    def test_jobs_are_left_with_the_main_training(self, cpu: Backend) -> None:
-        machine, lanes = Machine(9), Lanes(cpu, 2)
-        going = lanes.beside(self.events(machine, 20), machine.jobs(a=9), ",".join)
-        assert [next(going) for _ in range(4)] == [0, 1, 2, 3]
-        assert machine.there == {"main", "a"}
-        going.close()
-        assert "a" not in machine.there
 
 
 @pytest.fixture(scope="module")
@@ -355,7 +314,7 @@ class TestTrials:
         assert tried(trials_on(cpu, lanes), numbered(RATES)) == alone
 
     @pytest.mark.parametrize(
-        ("steps", "left"), [((1,), 3), ((5,), 3), ((16,), 3), ((5, 12), 2)], ids=["first", "early", "late", "twice"]
+        ("steps", "left"), [((1,), 2), ((5,), 2), ((16,), 2), ((5, 12), 2)], ids=["first", "early", "late", "twice"]
     )
     def test_out_of_memory_leads_to_fewer_lanes_and_the_same_results(
         self,
@@ -397,7 +356,7 @@ class TestTrials:
     def test_old_rows_and_balancing_can_differ_in_a_wave(self, cpu: Backend) -> None:
         results = tried(trials_on(cpu, 8), numbered(MIXED))
         assert results == tried(trials_on(cpu, 1), numbered(MIXED))
-        assert len({result.witnessed[SHORT] for result in results}) == len(MIXED)
+        assert len({result.witnessed for result in results}) == len(MIXED)
 
     @pytest.mark.parametrize("method", FREEZING)
     def test_a_network_that_a_trial_froze_is_not_that_of_the_next_one(
@@ -406,7 +365,7 @@ class TestTrials:
         """A lane that keeps its trainings, as it does on a GPU; the second pseudo phase freezes what the first left."""
         actions, made = FREEZING[method], make_method(method)
         alone = tried(trials_on(cpu, 1, made, environment="both"), numbered(actions))
-        assert len({result.witnessed[SHORT] for result in alone}) == len(actions)
+        assert len({result.witnessed for result in alone}) == len(actions)
         monkeypatch.setattr(Trainer, "captures", property(lambda trainer: True))
         monkeypatch.setattr(trainer_module, "CapturedRunner", EagerRunner)
         assert tried(trials_on(cpu, 1, made, environment="both"), numbered(actions)) == alone
@@ -414,7 +373,7 @@ class TestTrials:
     def test_three_distillation_weights(self, cpu: Backend) -> None:
         alone = tried(trials_on(cpu, 1, PODNet()), numbered(PODS))
         assert tried(trials_on(cpu, 3, PODNet()), numbered(PODS)) == alone
-        assert len({result.witnessed[SHORT] for result in alone}) == len(PODS)
+        assert len({result.witnessed for result in alone}) == len(PODS)
 
     def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:
         going: Iterator[TrialResult] = trials_on(cpu, 2, Hungry(30)).run_all(numbered(RATES))
@@ -481,15 +440,6 @@ class TestOnAGpu:
         assert len(lane._trainers) == 2
         for name, value in found[0].items():
             assert torch.equal(found[2][name], value), name
-
-    def test_the_pace_of_the_machine_changes_no_result(self, gpu: Backend) -> None:
-        wanted = numbered([*MIXED, *RATES])
-        trials = self.trials(gpu, 1)
-        alone = tried(trials, wanted)
-        for _ in range(3):  # each goes on with what the one before has found
-            trials = on_lanes(self.trials(gpu, 1), Lanes(gpu, kind=(1, 2, 3)))
-            assert tried(trials, wanted) == alone
-        assert len(trials._lanes) >= 1
 
     @pytest.mark.parametrize("step", [2, 3, 4, 7], ids=["warming up", "capturing", "capturing the tail", "later"])
     def test_out_of_memory_changes_no_result(self, gpu: Backend, step: int) -> None:

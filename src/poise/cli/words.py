@@ -55,7 +55,8 @@ USUAL_FOLDER: Final = "runs/RECIPE-SETTING-N-{}-sSEED"
 Out = Annotated[Path | None, out_option("Run folder.", USUAL_FOLDER.format("POLICY"))]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.", show_default="the recipe's")]
 LanesOption = Annotated[
-    int | None, typer.Option("--lanes", help="Runs side by side.", min=1, max=1_000, show_default="measured")
+    int | None,
+    typer.Option("--lanes", help="Runs side by side.", min=1, max=1_000, show_default="1 on a CPU, 8 on a GPU"),
 ]
 On = Annotated[str | None, typer.Option("--on", help="Run cells on a Ray cluster: ray, or ray:HOST:PORT (an extra).")]
 TrialsOn = Annotated[

@@ -1,8 +1,8 @@
 """A sweep: the cells of one file, several of them side by side on one device.
 
 Each cell is an ordinary run folder. Runs take turns in one thread; on a GPU each has a stream of its own, so that
-the device works on several at once while none of them changes a number of another. How many are at work at once is
-found by measuring; a run that finds no memory beside the others waits until there is more of it.
+the device works on several at once while none of them changes a number of another. A run that finds no memory beside
+the others waits until there is more of it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_back
 from poise.words import counted
 
 log = logging.getLogger(__name__)
-
-RUN_WINDOW = 5.0  # seconds over which runs are measured: now and then they do other things than training
 
 Failure = RunFailed | UserError
 
@@ -113,7 +111,7 @@ def sweep_cells(
 ) -> dict[str, Failure]:
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
 
-    Without a number of lanes there is one on a CPU, and on a GPU as many as make it faster and fit into its memory. A
+    Without a number of lanes there is one on a CPU, and on a GPU eight, or as many as fit into its memory. A
     cell that fails stops no other. One that starts from another's phase 0 is run after those that do not.
     """
     parts, errors = rounds(cells, out), dict[str, Failure]()
@@ -140,7 +138,7 @@ def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
 
 
 def cell_lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
-    """As many lanes as given; or on a GPU what is found by measuring, and one elsewhere."""
+    """As many lanes as given; or eight on a GPU, and one elsewhere."""
     gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
     device = gpus[0] if gpus and torch.cuda.is_available() else "cpu"
     return lanes_on(device, count)
@@ -152,4 +150,4 @@ def lanes_on(device: str, count: int | None) -> Lanes:
         backend = make_backend(device, "fp32", deterministic=False)
     except UserError:  # the cell says so itself
         backend = make_backend("cpu", "fp32", deterministic=False)
-    return Lanes(backend, count, window=RUN_WINDOW)
+    return Lanes(backend, count)

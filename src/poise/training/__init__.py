@@ -3,7 +3,7 @@
 `situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
 stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
 its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
-after it, `evaluate` looks at models, `lanes` (with `pace`) runs several trainings side by side, `executor` says where,
+after it, `evaluate` looks at models, `lanes` runs several trainings side by side,
 `backend` is the device, `ranks` those that train together (`statistics`: theirs), `noise` what a network draws
 itself, `events` what happens on the way.
 """
@@ -22,11 +22,19 @@ from poise.training.events import (
     TrialDone,
     TuningDone,
 )
-from poise.training.executor import Bench, Executor, LocalExecutor, WaitingExecutor
 from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
-from poise.training.lanes import Crew, Lane, Lanes
+from poise.training.lanes import (
+    Bench,
+    Executor,
+    Lane,
+    Lanes,
+    LocalExecutor,
+    WaitingExecutor,
+    Work,
+    give_back,
+    worthwhile_lanes,
+)
 from poise.training.material import Material, features_suffice
-from poise.training.pace import Gauge, Pace, Work, give_back, worthwhile_lanes
 from poise.training.ranks import ALONE, World, current_world, join_world, leave_world
 from poise.training.schedule import Schedule
 from poise.training.situation import LocalPhase, Situation
@@ -41,20 +49,17 @@ __all__ = [
     "Backend",
     "Bench",
     "ClassMeans",
-    "Crew",
     "DefaultsChosen",
     "EpochDone",
     "Evaluator",
     "Event",
     "Executor",
     "Extracted",
-    "Gauge",
     "Lane",
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
     "Material",
-    "Pace",
     "PhaseDone",
     "PhaseStarted",
     "Progress",

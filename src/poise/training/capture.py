@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -77,8 +77,6 @@ class CapturedRunner:
     and is advanced by the graph. Warming up and capturing do not change weights, statistics or momentum.
     """
 
-    captured: ClassVar[int] = 0  # captures in this process so far: they take long, so measurements must know
-
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
         device, count = feed.device, len(feed)
@@ -131,7 +129,6 @@ class CapturedRunner:
 
     def _capture(self) -> None:
         """One graph for every batch size, largest first, sharing one pool: they never run at the same time."""
-        CapturedRunner.captured += 1
         kept = self._snapshot()
         sizes = sorted({stop - start for start, stop in self._bounds}, reverse=True)
         side = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]

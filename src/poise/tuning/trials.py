@@ -33,6 +33,7 @@ from poise.training import (
     keep_exemplars,
     measure_means,
     remember_means,
+    worthwhile_lanes,
 )
 from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_local, draw_tasks, is_possible
 from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results, mean_outcome
@@ -96,8 +97,7 @@ class Trials:
     ) -> None:
         self.inputs, self._witness = inputs, witness
         situation = inputs.situation
-        size = sum(parameter.numel() for parameter in situation.model.backbone.parameters())
-        self._lanes = Lanes(situation.backend, kind=(size, situation.schedule.batch, *inputs.new.shape))
+        self._lanes = Lanes(situation.backend)
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
             executor = LocalExecutor(self._lanes)
         self._executor = executor
@@ -136,6 +136,11 @@ class Trials:
     def _run(self, attempts: Sequence[Attempt]) -> Generator[list[TrialResult], None, None]:
         rounds = {attempt.trial.round for attempt in attempts}
         self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
+        images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
+        kinds = len({attempt.action.step_key for attempt in attempts})
+        self._lanes.limit(
+            worthwhile_lanes(images, kinds * self.inputs.settings.trainings(self.inputs.situation.growth.new))
+        )
         for results in self._executor.run(self, attempts):
             yield [self.inputs.situation.backend.broadcast(result) for result in results]
 
@@ -147,8 +152,7 @@ class Trials:
         """Give all memory back: nothing continues from what was reached, and any round can be drawn again."""
         self._reached.clear()
         self._tasks.clear()
-        if self._lanes.opened:
-            self._lanes.keep()
+        self._lanes.keep()
 
     # A bench: one attempt, wherever it is run ----------------------------------------------------------------------
 
