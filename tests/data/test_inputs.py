@@ -1,423 +1,291 @@
+"""Everything that a user may hand over as images."""
+
 from __future__ import annotations
 
-import errno
-import os
-import struct
-import threading
-import time
-import warnings
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
+from torch import Tensor
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler, TensorDataset
 
-from poise.data.inputs import choose_size, decode_each, decode_store, map_ahead, median_side, to_pixels
-from poise.errors import BadImages, UnreadFile, UserError
+from poise.data import Decoder, PixelStore, open_images, to_pixels
+from poise.errors import UserError
 
-Array = np.ndarray[Any, np.dtype[np.uint8]]
+RANDOM = np.random.default_rng(0)
+BYTES = RANDOM.integers(0, 256, (7, 3, 8, 8), dtype=np.uint8)
+TRUTH = [3, 1, 4, 1, 5, 9, 2]
 
 
-def noise(*shape: int) -> Array:
+def noise(*shape: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     return np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
 
 
-def saved(path: Path, pixels: Array, **options: Any) -> Path:
-    Image.fromarray(pixels).save(path, **options)
-    return path
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Class folders with images of several sizes."""
+    for name, count in (("fox", 2), ("cat", 3)):
+        (tmp_path / name).mkdir()
+        for number in range(count):
+            pixels = RANDOM.integers(0, 256, (40 + number, 50, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(tmp_path / name / f"{number}.png")
+    return tmp_path
 
 
-def pixels_of(path: Path, size: tuple[int, int]) -> Array:
-    """The one image of this file, [H, W, 3]."""
-    return to_pixels([path], size)[0].permute(1, 2, 0).numpy()
+class Listed(Dataset[Any]):
+    """A map-style dataset of these items."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._items[place]
 
 
-def refusal(images: Any, size: tuple[int, int] | None = None) -> str:
+class Streamed(IterableDataset[Any]):
+    """The same without random access."""
+
+    def __init__(self, items: list[Any]) -> None:
+        self._items = items
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+
+def refusal(images: Any, labels: Any = None, decoder: Decoder = Decoder()) -> str:
     with pytest.raises(UserError) as caught:
-        to_pixels(images, size)
+        open_images(images, labels, decoder)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
+def tensors() -> Tensor:
+    return torch.from_numpy(BYTES)
+
+
+def unlabelled(images: Any) -> Tensor:
+    return open_images(images, labelled=False).store.all()
+
+
 class TestArrays:
-    def test_numpy_is_channels_last(self) -> None:
-        images = noise(2, 4, 5, 3)
+    @given(st.integers(1, 4), st.integers(1, 6), st.integers(1, 6), st.sampled_from([1, 3]))
+    def test_numpy_is_channels_last_and_torch_channels_first(
+        self, count: int, high: int, wide: int, depth: int
+    ) -> None:
+        images = noise(count, high, wide, depth)
         pixels = to_pixels(images)
         assert pixels.dtype == torch.uint8
         assert pixels.is_contiguous()
         np.testing.assert_array_equal(pixels.numpy(), images.transpose(0, 3, 1, 2))
-
-    def test_grey_numpy_gets_one_channel(self) -> None:
-        images = noise(2, 4, 5)
-        assert torch.equal(to_pixels(images)[:, 0], torch.from_numpy(images))
-        assert torch.equal(to_pixels(images), to_pixels(images[..., None]))
-
-    def test_torch_is_channels_first(self) -> None:
-        images = torch.from_numpy(noise(2, 3, 4, 5))
-        assert torch.equal(to_pixels(images), images)
-        assert torch.equal(to_pixels(images[:, 0]), images[:, :1])
-
-    def test_single_images_in_a_list_are_put_together(self) -> None:
-        images = noise(3, 4, 5, 3)
-        assert torch.equal(to_pixels(list(images)), to_pixels(images))
-        tensors = torch.from_numpy(noise(3, 1, 4, 5))
-        assert torch.equal(to_pixels(list(tensors)), tensors)
+        assert torch.equal(to_pixels(pixels), pixels)
+        assert torch.equal(to_pixels(list(images)), pixels)
+        assert torch.equal(to_pixels(list(pixels)), pixels)
+        if depth == 1:
+            assert torch.equal(to_pixels(images[..., 0] if wide != 3 else images), pixels)
 
     def test_a_read_only_array_is_fine_and_never_shared(self) -> None:
         images = noise(2, 4, 5)
         images.setflags(write=False)
-        pixels = to_pixels(images)
-        pixels.zero_()
+        to_pixels(images).zero_()
         assert images.any()
 
-    @pytest.mark.parametrize("kind", ["float16", "float32", "float64", "bfloat16"])
+    @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
     def test_floats_from_0_to_1_are_the_bytes_that_they_were_made_of(self, kind: str) -> None:
         images = noise(2, 8, 8, 3)
         wanted = to_pixels(images)
-        floats = wanted.to(getattr(torch, kind)) / 255
-        if kind == "bfloat16":
-            assert (to_pixels(floats).int() - wanted.int()).abs().max() <= 1, "it has 8 bits itself"
-            return
-        assert torch.equal(to_pixels(floats), wanted)
+        assert torch.equal(to_pixels(wanted.to(getattr(torch, kind)) / 255), wanted)
         assert torch.equal(to_pixels((images / 255).astype(kind)), wanted)
-        assert torch.equal(to_pixels(list((images / 255).astype(kind))), wanted)
 
     def test_the_expected_size_is_checked(self) -> None:
         assert to_pixels(noise(2, 4, 5, 3), (4, 5)).shape == (2, 3, 4, 5)
-        assert "are 4×5 pixels, expected 5×4; resize" in refusal(noise(2, 4, 5, 3), (5, 4))
+        assert "are 4×5 pixels, expected 5×4" in refusal(noise(2, 4, 5, 3), decoder=Decoder((5, 4)))
 
     @pytest.mark.parametrize(
         ("images", "words"),
         [
             (noise(9, 9, 9, 3) / 1.0, "between 0 and 1, these go from 0 to 255; give uint8"),
-            (torch.full((2, 3, 4, 5), -0.5), "these go from -0.5 to -0.5"),
             (torch.full((2, 3, 4, 5), torch.nan), "these go from nan to nan"),
             (noise(2, 4, 5, 3).astype(np.int64), "int64, expected uint8 from 0 to 255 (or floats from 0 to 1); use"),
-            (noise(2, 4, 5, 3).astype(np.int64), "use images.astype('uint8')"),
             (torch.zeros(2, 3, 4, 5, dtype=torch.bool), "use images.to(torch.uint8) * 255"),
-            (noise(2, 4, 5, 3) > 100, "use images.astype('uint8') * 255"),
-            (noise(2, 4, 5, 3).astype(np.uint16), "use images.astype('uint8')"),
-            (noise(2, 4, 5, 3).astype(np.uint16) * 257, "use images / 65535, or divide by"),
-            (torch.full((2, 3, 4, 5), 9999, dtype=torch.uint16), "use images.float() / 65535, or divide by"),
-            (noise(2, 4, 5, 3).astype(np.int32) - 300, "scale them, so that 0 is black and 1 is white"),
-            (torch.full((2, 3, 4, 5), 256), "these go from 256 to 256: scale them"),
-            (noise(2, 4, 5, 3).astype(np.complex64), "complex64, expected uint8 from 0 to 255"),
-            (torch.zeros(0, 3, 4, 5, dtype=torch.int64), "int64, expected uint8"),
             (noise(2, 4, 5, 2), "[2, 4, 5, 2]"),
             (noise(2, 3, 8, 8), "images.transpose(0, 2, 3, 1)"),
             (torch.from_numpy(noise(2, 8, 8, 3)), "images.permute(0, 3, 1, 2)"),
-            (torch.from_numpy(noise(2, 4, 8, 8)), "[2, 4, 8, 8]"),
             (noise(8, 8, 3), "images[None]"),
             (noise(8, 8), "[8, 8]"),
-            (noise(0, 8, 8, 3), "no images"),
             (torch.zeros(0, 3, 8, 8, dtype=torch.uint8), "no images"),
             ([], "no images"),
-            ((), "no images"),
-            (
-                [noise(4, 4, 3), noise(4, 4, 3), noise(4, 5, 3)],
-                "images[0] (4, 4, 3) and images[2] (4, 5, 3); make them all one size",
-            ),
-            ([noise(4, 4, 3), "a.png"], "list of ndarray, str (images[1] is the first str)"),
+            ([noise(4, 4, 3), noise(4, 4, 3), noise(4, 5, 3)], "images[0] (4, 4, 3) and images[2] (4, 5, 3)"),
+            ([noise(4, 4, 3), "a.png"], "images[1] as str"),
             ([noise(4, 4, 3) / 255, noise(4, 4, 3) / 1.0], "images[1]: float images must lie between 0 and 1"),
-            (list(torch.tensor([[[0.5]], [[torch.nan]]])), "images[1]: float images must lie between 0 and 1"),
-            ([noise(4, 4, 3), noise(4, 4, 3) / 255], "images[0] is uint8 and images[1] float64"),
-            ([noise(4, 4, 2), noise(4, 4, 2)], "images[0]: numpy images must be"),
-            ("cat.png", "pass a list of paths"),
-            (Path("cat.png"), "pass a list of paths"),
+            ("cat.png", "does not exist"),
             (None, "came as NoneType"),
             ({"a": 1}, "came as dict"),
+            (torch.zeros(2, 3, 4, 5).to_sparse(), "sparse"),
+            (torch.zeros(2, 3, 4, 5, device="meta"), "meta"),
         ],
     )
     def test_anything_else_is_refused_with_the_way_out(self, images: Any, words: str) -> None:
         assert words in refusal(images)
 
-    def test_tensors_that_do_not_simply_hold_values_are_refused_alone_and_in_a_list(self) -> None:
-        floats = torch.from_numpy(noise(2, 3, 4, 5)) / 255
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch says that these kinds are young, or old
-            quantised = torch.quantize_per_tensor(floats, 1 / 255, 0, torch.quint8)
-            nested = torch.nested.nested_tensor(list(floats))
-            rows = [each.to_sparse_csr() for each in floats[:, 0]]
-        assert "use images.to_dense()" in refusal(floats.to_sparse())
-        assert "use images[1].to_dense()" in refusal([floats[0], floats[1].to_sparse()])
-        assert "layout sparse_csr; use images[0].to_dense()" in refusal(rows)
-        assert "use images.dequantize()" in refusal(quantised)
-        assert "use images[0].dequantize()" in refusal(list(quantised))
-        assert "nested tensor; give a list of tensors" in refusal(nested)
-        assert "device 'meta', which has no values" in refusal(floats.to("meta"))
-        assert "device 'meta', which has no values" in refusal(list(floats.to("meta")))
+
+class TestFolders:
+    def test_labels_are_the_names_of_the_class_folders(self, folder: Path) -> None:
+        store, labels = open_images(folder)
+        assert labels == ["cat", "cat", "cat", "fox", "fox"]
+        assert torch.equal(store.all(), to_pixels(sorted(folder.glob("*/*.png"))))
+        small = open_images(str(folder), decoder=Decoder((16, 16))).store
+        assert torch.equal(small.all(), to_pixels(sorted(folder.glob("*/*")), (16, 16)))
+
+    def test_without_labels_any_folder_of_images_will_do(self, folder: Path) -> None:
+        assert torch.equal(unlabelled(folder), open_images(folder).store.all())
+        assert torch.equal(unlabelled(folder / "fox"), to_pixels(sorted((folder / "fox").glob("*"))))
+
+    def test_what_is_no_such_folder_is_refused(self, folder: Path) -> None:
+        assert "leave labels out" in refusal(folder, ["cat"] * 5)
+        assert "no class folder" in refusal(folder / "fox")
+        assert "is a single file; pass a list of paths" in refusal(folder / "fox" / "0.png")
+        (folder / "empty").mkdir()
+        with pytest.raises(UserError, match="no image"):
+            unlabelled(folder / "empty")
+
+    def test_a_tilde_in_a_path_is_the_home_folder(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(folder))
+        paths = [f"~/cat/{number}.png" for number in range(3)]
+        for images in (paths, "~/cat", [(path, 0) for path in paths]):
+            assert torch.equal(unlabelled(images), to_pixels(sorted((folder / "cat").glob("*"))))
 
 
-class TestFiles:
-    def test_a_png_of_the_right_size_comes_back_unchanged(self, tmp_path: Path) -> None:
-        image = noise(32, 40, 3)
-        path = saved(tmp_path / "a.png", image)
-        np.testing.assert_array_equal(pixels_of(path, (32, 40)), image)
-        pixels = to_pixels([str(path), path], (32, 40))
-        np.testing.assert_array_equal(pixels.numpy(), np.stack([image, image]).transpose(0, 3, 1, 2))
-        assert torch.equal(to_pixels(np.array([str(path)]), (32, 40)), pixels[:1])
+class TestDatasets:
+    @pytest.mark.parametrize("kind", [Listed, Streamed, list, tuple])
+    def test_pairs_of_image_and_label(self, kind: Any) -> None:
+        for images in (tensors(), tensors() / 255, BYTES.transpose(0, 2, 3, 1)):
+            store, labels = open_images(kind(list(zip(images, TRUTH, strict=True))))
+            assert torch.equal(store.all(), tensors())
+            assert labels == TRUTH
 
-    def test_scaled_and_cropped_around_the_centre(self, tmp_path: Path) -> None:
-        wide = np.zeros((10, 30, 3), dtype=np.uint8)
-        wide[:, 10:20] = 200
-        path = saved(tmp_path / "wide.png", wide)
-        np.testing.assert_array_equal(pixels_of(path, (10, 10)), np.full((10, 10, 3), 200))
-        assert pixels_of(path, (20, 12)).shape == (20, 12, 3)
+    def test_pictures_of_any_size_are_scaled_like_files(self, folder: Path) -> None:
+        files = sorted(folder.glob("*/*.png"))
+        named = [(Image.open(file), file.parent.name) for file in files]
+        store, labels = open_images(Listed(named))
+        assert torch.equal(store.all(), to_pixels(files))
+        assert labels == ["cat", "cat", "cat", "fox", "fox"]
+        grey = Decoder((9, 9), 1)
+        assert torch.equal(open_images(Listed(named), decoder=grey).store.all(), grey.decode_all(files))
+        assert torch.equal(open_images([(file, 1) for file in files]).store.all(), store.all())
 
-    def test_exif_rotation_is_applied(self, tmp_path: Path) -> None:
-        image = np.zeros((16, 16, 3), dtype=np.uint8)
-        image[:8] = 250  # bright above; the camera was turned, so it must be bright on the right
-        exif = Image.Exif()
-        exif[0x0112] = 6
-        path = saved(tmp_path / "turned.jpg", image, exif=exif, quality=95)
-        upright = pixels_of(path, (16, 16)).astype(int)
-        assert upright[:, 9:].min() > 200
-        assert upright[:, :7].max() < 50
+    def test_labels_that_are_given_count(self) -> None:
+        pairs = Listed(list(zip(tensors(), TRUTH, strict=True)))
+        assert open_images(pairs, list("abcdefg")).labels == list("abcdefg")
 
-    @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "LA"])
-    def test_every_mode_becomes_rgb(self, tmp_path: Path, mode: str) -> None:
-        path = tmp_path / ("a.jpg" if mode == "CMYK" else "a.png")
-        Image.fromarray(np.full((8, 8, 3), 255, dtype=np.uint8)).convert(mode).save(path)
-        np.testing.assert_array_equal(pixels_of(path, (8, 8)), np.full((8, 8, 3), 255))
+    def test_images_alone_have_no_labels(self) -> None:
+        for alone in (Listed(list(tensors())), TensorDataset(tensors())):
+            assert open_images(alone).labels is None
+            assert torch.equal(unlabelled(alone), tensors())
 
-    def test_sixteen_bit_grey_is_scaled_and_not_cut_off(self, tmp_path: Path) -> None:
-        path = tmp_path / "deep.png"
-        Image.fromarray(np.full((8, 8), 128 * 256, dtype=np.uint16)).save(path)
-        np.testing.assert_array_equal(pixels_of(path, (8, 8)), np.full((8, 8, 3), 128))
+    def test_other_items_are_refused(self) -> None:
+        assert "a dict of image, label; give (image, label) pairs" in refusal(Listed([{"image": 1, "label": 2}]))
+        assert "is 3 parts; give (image, label) pairs" in refusal(TensorDataset(tensors(), tensors(), tensors()))
+        assert "no images" in refusal(Listed([]))
+        mixed = [(Image.new("RGB", (9, 9)), 0), (tensors()[0], 1)]
+        assert "came as Tensor among PIL images" in refusal(Listed(mixed))
+        assert "has no length" in refusal(Dataset())
 
-    @pytest.mark.parametrize("most", [65535, 1023])
-    def test_grey_maps_of_16_bits_are_shifted_too(self, tmp_path: Path, most: int) -> None:
-        """Pillow opens them as 32 bits, with 65535 for the most that the file says."""
-        path = tmp_path / "deep.pgm"
-        values = np.full((8, 8), most // 2, dtype=">u2")
-        path.write_bytes(b"P5 8 8 %d\n" % most + values.tobytes())
-        assert (pixels_of(path, (8, 8)) == 127).all()
-
-    def test_a_large_jpeg_keeps_its_picture(self, tmp_path: Path) -> None:
-        image = np.zeros((800, 1200, 3), dtype=np.uint8)
-        image[:, :600] = (200, 100, 50)
-        small = pixels_of(saved(tmp_path / "large.jpg", image, quality=95), (32, 48)).astype(int)
-        assert np.abs(small[:, :22] - (200, 100, 50)).max() < 8
-        assert small[:, 26:].max() < 8
-
-    def test_warnings_of_other_threads_are_shown_while_images_are_decoded(self) -> None:
-        decoding, go_on = threading.Event(), threading.Event()
-
-        class Slow(Image.Image):
-            def load(self) -> Any:
-                decoding.set()
-                go_on.wait(30)
-                return super().load()
-
-        slow = Slow()
-        slow.__dict__.update(Image.fromarray(noise(8, 8, 3)).__dict__)
-        with warnings.catch_warnings(record=True) as seen, ThreadPoolExecutor() as pool:
-            warnings.simplefilter("always")
-            pixels = pool.submit(to_pixels, [slow], (8, 8))
-            assert decoding.wait(30)
-            warnings.warn("mine", stacklevel=1)
-            go_on.set()
-            assert pixels.result(30).shape == (1, 3, 8, 8)
-        assert [str(each.message) for each in seen] == ["mine"]
-
-    def test_warnings_of_the_decoder_stay_inside(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
-        path = saved(tmp_path / "big.png", noise(40, 40, 3))  # above the limit, below twice the limit: only a warning
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            to_pixels([path], (8, 8))
-            to_pixels([path])
-        monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
-        assert "big.png cannot be decoded" in refusal([path], (8, 8))
-
-    @pytest.mark.parametrize("kind", ["png", "jpg", "gif", "bmp", "tiff", "webp"])
-    @pytest.mark.parametrize("share", [0.0, 0.05, 0.5, 0.9])
-    def test_a_truncated_file_is_named(self, tmp_path: Path, kind: str, share: float) -> None:
-        path = saved(tmp_path / f"cut.{kind}", noise(64, 64, 3))
-        data = path.read_bytes()
-        path.write_bytes(data[: int(len(data) * share)])
-        message = refusal([path], (32, 32))
-        assert f"{path} cannot be decoded" in message
-        assert "replace or remove it" in message
-
-    def test_a_text_file_with_an_image_ending_is_named(self, tmp_path: Path) -> None:
-        path = tmp_path / "notes.png"
-        path.write_text("this is no image\nat all")
-        assert f"{path} cannot be decoded" in refusal([path])
-        assert f"{path} cannot be decoded" in refusal([path], (8, 8))
-
-    def test_a_missing_file_and_a_folder_are_named(self, tmp_path: Path) -> None:
-        assert f"{tmp_path / 'no.png'} does not exist" in refusal([tmp_path / "no.png"])
-        assert f"{tmp_path} is a folder, not a file" in refusal([tmp_path], (8, 8))
-
-    def test_a_file_that_may_not_be_read_and_one_that_nothing_decodes_say_so(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = tmp_path / "photo.HEIC"
-        path.write_bytes(b"\0\0\0\x18ftypheic")
-        assert refusal([path], (8, 8)) == f"image {path} is HEIC, which cannot be decoded; convert it to JPEG"
-
-        def refuse(*_: object) -> int:
-            raise PermissionError(errno.EACCES, "Permission denied", str(path))
-
-        monkeypatch.setattr(os, "open", refuse)
-        line = f"image {path} may not be read by you (Permission denied); change its permissions"
-        assert refusal([path], (8, 8)) == line
-
-    @pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="no file that cannot be read is here: not tested")
-    @pytest.mark.parametrize("told", [True, False])
-    def test_what_the_disk_does_not_give_is_not_called_a_bad_image(
-        self, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        path = tmp_path / "a.png"
-        path.symlink_to("/proc/self/mem")  # to read its first byte is an input/output error
-
-        def fail(*_: object, **__: object) -> None:
-            raise OSError("decoder error -2 when reading image file")  # as Pillow says it, without a number
-
-        if not told:
-            monkeypatch.setattr(Image, "open", fail)
-        (found,) = decode_each([path], (8, 8))
-        assert isinstance(found, UnreadFile)
-        assert str(found) == (
-            f"image {path} could not be read (Input/output error); check its path and the disk that it is on"
-        )
-
-    def test_what_is_not_there_is_unread_and_a_broken_link_is_a_bad_image(self, tmp_path: Path) -> None:
-        saved(tmp_path / "a.png", noise(8, 8, 3))
-        for name in ("no.png", "a.png/no.png"):
-            (found,) = decode_each([tmp_path / name], (8, 8))
-            assert isinstance(found, UnreadFile)
-            assert str(found) == f"image {tmp_path / name} does not exist; check the path"
-        for name, target in (("link.png", "nowhere"), ("itself.png", "itself.png")):
-            (tmp_path / name).symlink_to(target)
-            (found,) = decode_each([tmp_path / name], (8, 8))
-            assert isinstance(found, UserError)
-            assert not isinstance(found, UnreadFile)
-            assert str(found) == f"image {tmp_path / name} is a broken link; mend or remove it"
-
-    @pytest.mark.parametrize(
-        "error", [SyntaxError("x"), struct.error("x"), ValueError(""), EOFError("two\nlines"), KeyError(1)]
-    )
-    def test_whatever_the_decoder_raises_becomes_one_line(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-    ) -> None:
-        path = saved(tmp_path / "a.png", noise(8, 8, 3))
-
-        def fail(*_: object, **__: object) -> None:
-            raise error
-
-        monkeypatch.setattr(Image, "open", fail)
-        assert f"{path} cannot be decoded" in refusal([path], (8, 8))
-
-    @pytest.mark.parametrize("size", [(8, 8), None])
-    def test_all_files_that_cannot_be_read_are_named(self, size: tuple[int, int] | None, tmp_path: Path) -> None:
-        paths = [saved(tmp_path / f"{number}.png", noise(40, 40, 3)) for number in range(300)]
-        torn = [*paths[:2], *paths[100:121]]
-        for number, path in enumerate(torn):
-            path.write_bytes(b"no picture" if number % 2 else path.read_bytes()[:300])
-        with pytest.raises(BadImages) as caught:
-            decode_store(paths, size, 3, None)
-        assert list(caught.value.faults) == list(map(str, torn))
-        good = [path for path in paths if path not in torn]
-        if size is None:
-            assert caught.value.others is None, "without the bad ones another size may be chosen"
-        else:
-            assert torch.equal(caught.value.others.all(), decode_store(good, size, 3, None).all())
-        start, end = str(caught.value).split(" and 3 more; ")
-        assert start == f"23 images cannot be read: {', '.join(map(str, torn[:20]))}"
-        assert end.startswith(f"the first: image {paths[0]} cannot be decoded (")
-
-    def test_thirty_two_bit_images_are_refused(self, tmp_path: Path) -> None:
-        path = tmp_path / "float.tiff"
-        Image.fromarray(np.zeros((8, 8), dtype=np.float32)).save(path)
-        assert "32 bits" in refusal([path])
+    def test_a_bad_image_is_named_by_its_place_among_all(self) -> None:
+        good, bad = Image.new("RGB", (8, 8)), Image.new("F", (8, 8))
+        assert "mode F at index 40 cannot be decoded" in refusal(Listed([(good, 0)] * 40 + [(bad, 0)]))
+        array = np.full((8, 8, 3), 0.5)
+        assert "images[40]: float images must lie" in refusal(Listed([(array, 0)] * 40 + [(array * 9, 0)]))
 
 
-class TestSize:
-    @pytest.mark.parametrize(
-        ("side", "size"),
-        [(8, 32), (32, 32), (63, 32), (64, 64), (95, 64), (100, 96), (130, 128), (223, 128), (224, 224), (500, 224)],
-    )
-    def test_the_largest_that_fits_below_the_median(self, tmp_path: Path, side: int, size: int) -> None:
-        path = tmp_path / "a.png"
-        Image.new("RGB", (side + 50, side)).save(path)
-        assert choose_size([path]) == (size, size)
+class TestLoaders:
+    @pytest.mark.parametrize("workers", [0, 1])
+    def test_all_batches_in_their_order(self, workers: int) -> None:
+        loader = DataLoader(TensorDataset(tensors() / 255, torch.tensor(TRUTH)), batch_size=3, num_workers=workers)
+        store, labels = open_images(loader)
+        assert torch.equal(store.all(), tensors())
+        assert [int(label) for label in labels] == TRUTH
+        assert torch.equal(unlabelled(loader), tensors())
+        single = DataLoader(TensorDataset(tensors(), torch.tensor(TRUTH)), batch_size=None)
+        assert torch.equal(open_images(single).store.all(), tensors())
 
-    def test_the_median_of_the_shorter_sides_decides(self, tmp_path: Path) -> None:
-        paths = [tmp_path / f"{side}.png" for side in (20, 100, 400)]
-        for path, side in zip(paths, (20, 100, 400), strict=True):
-            Image.new("RGB", (side, side + 300)).save(path)
-        assert median_side(paths) == 100
-        assert to_pixels(paths).shape == (3, 3, 96, 96)
+    def test_pictures_and_names_from_a_collation_of_ones_own(self, folder: Path) -> None:
+        files = sorted(folder.glob("*/*.png"))
+        items = Listed([(Image.open(file), file.parent.name) for file in files])
+        loader = DataLoader(items, batch_size=2, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))
+        store, labels = open_images(loader)
+        assert torch.equal(store.all(), to_pixels(files))
+        assert labels == [file.parent.name for file in files]
 
-    def test_at_most_two_hundred_files_are_looked_at(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        looked_at: list[int] = []
+    def test_one_that_shuffles_or_drops_brings_its_labels_and_cannot_be_predicted(self) -> None:
+        pairs = TensorDataset(tensors(), torch.tensor(TRUTH))
+        loader = DataLoader(pairs, batch_size=2, shuffle=True, generator=torch.Generator().manual_seed(1))
+        store, found = open_images(loader)
+        labels = {image.numpy().tobytes(): label for image, label in zip(tensors(), TRUTH, strict=True)}
+        assert [labels[image.numpy().tobytes()] for image in store.all()] == [int(label) for label in found]
+        drawn = BatchSampler(SequentialSampler(range(7)), batch_size=4, drop_last=True)
+        dropping = DataLoader(pairs, batch_size=4, drop_last=True)
+        for other, words in (
+            (loader, "shuffle"),
+            (dropping, "drop_last"),
+            (DataLoader(pairs, batch_sampler=drawn), "drop_"),
+        ):
+            with pytest.raises(UserError, match=f"make it {words}.*=False"):
+                unlabelled(other)
+            assert words in refusal(other, TRUTH)
 
-        def side(path: int, _place: int) -> int:
-            looked_at.append(path)
-            return 64
-
-        monkeypatch.setattr("poise.data.inputs._shorter_side", side)
-        choose_size(range(1000))  # type: ignore[arg-type]
-        assert len(looked_at) == 200
-        assert (looked_at[0], looked_at[-1]) == (0, 999)
-        assert set(np.diff(looked_at)) <= {5, 6}
-
-    def test_nothing_has_no_size(self) -> None:
-        with pytest.raises(UserError, match="no image files"):
-            choose_size([])
-
-
-class TestPictures:
-    """Images that Pillow has opened or made."""
-
-    def test_they_are_scaled_like_the_files_they_came_from(self, tmp_path: Path) -> None:
-        shapes = ((40, 50, 3), (36, 90, 3), (70, 33, 3))
-        files = [saved(tmp_path / f"{place}.png", noise(*shape)) for place, shape in enumerate(shapes)]
-        opened = [Image.open(file) for file in files]
-        assert torch.equal(to_pixels(opened), to_pixels(files))
-        assert to_pixels(opened).shape == (3, 3, 32, 32)
-        assert torch.equal(to_pixels(opened, (20, 10), channels=1), to_pixels(files, (20, 10), channels=1))
-        assert opened[0].size == (50, 40), "the user's own image stays as it is"
-
-    def test_they_are_rotated_as_their_exif_data_says(self, tmp_path: Path) -> None:
-        exif = Image.Exif()
-        exif[0x0112] = 3  # upside down
-        path = saved(tmp_path / "turned.png", noise(32, 32, 3), exif=exif)
-        assert torch.equal(to_pixels([Image.open(path)]), to_pixels([path]))
-        assert torch.equal(to_pixels([Image.open(path)]), to_pixels(noise(32, 32, 3)[None]).flip(2, 3))
-
-    @pytest.mark.parametrize("mode", ["1", "L", "P", "RGBA", "CMYK", "I;16"])
-    def test_every_mode_becomes_rgb(self, mode: str) -> None:
-        picture = Image.new(mode, (32, 32))
-        assert to_pixels([picture]).shape == (1, 3, 32, 32)
-
-    def test_what_has_no_bytes_is_refused(self) -> None:
-        good = Image.new("RGB", (32, 32))
-        assert "image of mode F at index 2 cannot be decoded (its values have 32 bits" in refusal(
-            [good, good, Image.new("F", (32, 32))]
-        )
-        for size in ((0, 0), (5, 0)):
-            words = f"image of mode RGB at index 1 cannot be decoded (it has {size[0]}×{size[1]} pixels); replace or"
-            assert words in refusal([good, Image.new("RGB", size)], (32, 32))
-        found = refusal([good, good.copy(), noise(32, 32, 3)])
-        assert "a list of Image, ndarray (images[2] is the first ndarray); pass an array or tensor, or a list" in found
+    def test_batches_that_do_not_fit_are_refused(self) -> None:
+        uneven = DataLoader(Listed([(torch.zeros(3, 8, 8 + place), 0) for place in range(2)]), batch_size=1)
+        assert "different shapes or kinds, images[1]" in refusal(uneven)
+        assert "there are no images" in refusal(DataLoader(Streamed([])))
+        assert "single images instead of batches" in refusal(DataLoader(Streamed([(tensors()[0], 3)]), batch_size=None))
+        picture = Image.new("RGB", (8, 8))
+        alternating = Listed([(picture, 0), (tensors()[0], 1)])
+        loader = DataLoader(alternating, batch_size=1, collate_fn=lambda batch: tuple(zip(*batch, strict=True)))
+        assert "give one kind" in refusal(loader)
 
 
-def test_few_results_wait_to_be_taken() -> None:
-    begun: list[int] = []
+class Column:
+    """A column as pandas and polars make them."""
 
-    def work(piece: int) -> int:
-        begun.append(piece)
-        return piece
+    def __init__(self, values: list[Any], kind: Any = object) -> None:
+        self._values, self._kind = values, kind
 
-    with ThreadPoolExecutor(4) as pool:
-        for taken, result in enumerate(map_ahead(pool, work, range(40), 8)):
-            assert result == taken
-            time.sleep(0.001)
-            assert max(begun) <= taken + 8
-    assert sorted(begun) == list(range(40))
+    def to_numpy(self) -> np.ndarray[Any, Any]:
+        return np.array(self._values, dtype=self._kind)
+
+
+class Table(Column):
+    columns = ("path", "label")
+
+
+def test_paths_in_a_column(folder: Path) -> None:
+    files = sorted(folder.glob("*/*.png"))
+    for paths in (Column(files), Column([str(file) for file in files]), np.array([str(file) for file in files])):
+        assert torch.equal(unlabelled(paths), to_pixels(files))
+
+
+def test_what_has_no_paths_is_refused() -> None:
+    assert "pass its column of paths, such as table['path']" in refusal(Table([["a.png", 1]]))
+    assert "a column of float64" in refusal(Column([1.0, 2.0], np.float64))
+    for missing in (None, float("nan")):
+        assert f"row 1 of the column has {missing} and no path" in refusal(Column(["a.png", missing]))
+
+
+def test_what_can_be_read_only_once_is_refused() -> None:
+    for images in ((image for image in BYTES), map(str, BYTES), zip(BYTES, TRUTH, strict=True)):
+        assert "pass a list, such as list(images)" in refusal(images, TRUTH)
+
+
+def test_a_store_is_taken_as_it_is() -> None:
+    store = open_images(tensors()).store
+    assert isinstance(store, PixelStore)
+    assert open_images(store, TRUTH) == (store, TRUTH)

@@ -11,15 +11,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
-from poise.data.boxes import draw_boxes
-from poise.data.resampling import Crops
+from poise.data.crops import Crops, draw_boxes
 from poise.data.stores import PixelStore, as_store
 from poise.errors import Damaged, UserError, check_flag, check_number, check_whole, plain_number
 
@@ -265,6 +264,36 @@ class Preprocessing:
     def _normalise(self, values: Tensor) -> Tensor:
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
+
+
+@dataclass(frozen=True)
+class FeatureViews(Preprocessing):
+    """Features in the place of images: in training either view, by the draw of the image; else the first.
+
+    What is stored is the feature vector that a frozen network gave for an image. Features have the layout of images,
+    float32 [N, d, 1, views]: column 0 holds those of the image, column 1 (where images are mirrored in training) those
+    of its mirror image. So a mirror of the columns is still a mirror of the image.
+    """
+
+    @classmethod
+    def of(cls, preprocessing: Preprocessing) -> Self:
+        """The views that are needed where images would be prepared like this: crops and brightness are left out."""
+        return cls((0.0,), (1.0,), Augmentation(pad=0, flip=preprocessing.augmentation.flip, brightness=0.0))
+
+    def training(self, pixels: Tensor, draws: Draws) -> Tensor:
+        """The features [N, d, 1, 1] of every image or, where it is mirrored, of its mirror image."""
+        if not self.augmentation.flip:
+            return self.plain(pixels)
+        return torch.where(draws.mirrored.view(-1, 1, 1, 1), pixels[..., 1:], pixels[..., :1])
+
+    def plain(self, pixels: Tensor) -> Tensor:
+        """The features [N, d, 1, 1] of every image."""
+        return pixels[..., :1]
+
+
+def suitable_augmentation(side: int) -> Augmentation:
+    """Mirroring, and shifts by up to an eighth of the shorter side (4 of 32 pixels)."""
+    return Augmentation(pad=max(1, side // 8), flip=True)
 
 
 def _size_of_each(count: int, sizes: Tensor | None) -> Tensor:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poise.quiet import without_warnings
+from poise.data.decode import without_warnings
 
 STARTS = 10  # random starts, the best of which is kept
 

@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 
 from poise.data.augment import Augmentation, Draws
+from poise.data.crops import Crops
 from poise.data.images import ImageSet
-from poise.data.inputs import SPILL_SHARE
-from poise.data.resampling import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, resident
 from poise.data.views import View
 from poise.ram import free_memory
 
 AHEAD: Final = 3  # batches that are ready, or nearly, besides one in every thread, when images stream from the host
+COPY_SHARE: Final = 0.25  # of the free memory: images that take more are not copied beside others
 LITTLE: Final = 1 << 26  # bytes of images that any machine has room for twice
 MOST_THREADS: Final = 8  # that read images from a file
 
@@ -192,7 +192,7 @@ def stays_on(store: PixelStore, device: torch.device) -> bool:
     if device.type != "cpu":
         return store.lies_on(device) or fits(store.nbytes, device)
     copied = store.nbytes if isinstance(store, View) else 0
-    return store.in_memory and (copied <= LITTLE or copied <= SPILL_SHARE * free_memory())
+    return store.in_memory and (copied <= LITTLE or copied <= COPY_SHARE * free_memory())
 
 
 def _place_images(store: PixelStore, device: torch.device) -> tuple[PixelStore, Tensor | None]:

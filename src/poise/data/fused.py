@@ -1,6 +1,6 @@
 """The kernel of our own that crops: for each new pixel of a batch, a weighted sum of stored ones, in one launch.
 
-Imported only where a GPU is used. Where Triton is missing, `poise.data.cropping` uses torch's own operations.
+Imported only where a GPU is used. Where Triton is missing, `poise.data.crops` uses torch's own operations.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from poise.data.cropping import Rows
-from poise.data.resampling import Crops
+from poise.data.crops import Crops, Rows
 
 BLOCK = 256  # new pixels of a program
 

@@ -1,363 +1,309 @@
-"""What a user hands over (arrays, tensors, pictures, image files) as uint8 pixels [N, C, H, W]."""
+"""What a user hands over as images: arrays, tensors, pictures, paths, folders, datasets, loaders, columns, packs."""
 
 from __future__ import annotations
 
-import logging
-import math
-import mmap
-import os
-import tempfile
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import partial
-from io import BytesIO
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from poise.data.arrays import array_pixels, list_pixels
-from poise.data.decoding import known_formats, open_image, room_for
-from poise.data.faults import explain_undecodable
-from poise.data.stores import DenseStore
-from poise.data.suitable import check_room
-from poise.errors import BadImages, UserError
-from poise.files import MOST_IMAGE, expand_user, read_bytes, reserve
-from poise.quiet import without_warnings
-from poise.ram import free_memory
+from poise.data.decode import Decoder, Picture, Size, median_side, suitable_size
+from poise.data.images import ImageSet
+from poise.data.packs import TRAIN, Pack
+from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
+from poise.data.stores import PixelStore, as_store
+from poise.errors import UserError
 
-log = logging.getLogger(__name__)
-
-SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that `choose_size` chooses from
-LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
-SPILL_SHARE: Final = 0.25  # of the free memory: images that take more are put into a temporary file
-MOST_AHEAD: Final = 64  # images that are decoded and wait for their place
-_LOOKED_AT = 200  # files whose size is read before one is chosen for all
-
-A = TypeVar("A")
-B = TypeVar("B")
-Pixels = npt.NDArray[np.uint8]
-Size = tuple[int, int]  # height and width
-Picture = str | Path | Image.Image  # an image file, or one that Pillow has opened or made
+_ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images, all of one kind"
+_AT_ONCE: Final = 32  # items of a dataset that are turned into bytes together
 
 
-def to_pixels(
+class Images(NamedTuple):
+    """A store of images, and the labels that came with them, if any did."""
+
+    store: PixelStore
+    labels: Any = None
+
+
+def open_images(
     images: Any,  # noqa: ANN401 - checked here
-    size: tuple[int, int] | None = None,
-    channels: int = 3,
-    short_side: int | None = None,
+    labels: Any = None,  # noqa: ANN401 - checked by whoever needs them
+    decoder: Decoder = Decoder(),  # noqa: B008 - a frozen value
     *,
-    first: int = 0,
-) -> Tensor:
-    """Images in any accepted form as uint8 [N, C, H, W].
+    labelled: bool = True,
+    held_out: bool = False,
+) -> Images:
+    """Images in any accepted form as a store, and their labels: as given, else as the images bring them along.
 
     Args:
         images: numpy [N, H, W, C] or [N, H, W], torch [N, C, H, W] or [N, H, W], or a list of single images of one of
-            these kinds; uint8, or floats from 0 to 1. Or a list of paths or PIL images, which are rotated as their EXIF
-            data says.
-        size: height and width. Paths and PIL images are scaled and cropped around the centre to it (None: see
-            `choose_size`); arrays and tensors must already have it.
-        channels: paths and PIL images are made RGB, or grey where this is 1.
-        short_side: of paths and PIL images, to how many pixels it is scaled before a square is cut out of the centre
-            (None: to the side of the square).
-        first: the place of the first image among all of them, by which a bad one in a list is named.
+            these kinds, uint8 or floats from 0 to 1; a list or a column of paths or PIL images; the path of a folder; a
+            torch `Dataset` or `DataLoader` of images or of (image, label), or a list of such pairs; a pack or its path.
+        labels: one for each image; not for a folder of class folders or a pack.
+        decoder: how pictures are decoded; arrays and tensors must already have its size.
+        labelled: whether a folder is one of class folders; if not, all image files in it and below it are taken.
+        held_out: of a pack, take the test part where there is one.
     """
-    if isinstance(images, str | Path):
-        raise UserError(_single_path(images))
+    path = Path(images).expanduser() if isinstance(images, str | Path) else None
+    if isinstance(images, Pack) or (path is not None and (path.suffix == PACK or is_pack(path))):
+        _refuse_labels(labels, images)
+        pack = images if isinstance(images, Pack) else Pack.open(Path(images).expanduser())
+        part = pack.exam_part if held_out else TRAIN
+        return Images(pack.read(part, decoder), pack.names(part))
+    if path is not None and path.is_dir():
+        _refuse_labels(labels, images)
+        files, names = labelled_files(path) if labelled else (image_files(path), None)
+        return Images(as_store(decoder.decode_all(files)), names)
+    if path is not None:
+        found = "is a single file; pass a list of paths" if path.exists() else "does not exist; check the path"
+        raise UserError(f"images='{images}' {found}")
+    if isinstance(images, DataLoader) and (labels is not None or not labelled):
+        _refuse_unordered(images)
+    store, own = _read(images, decoder)
+    return Images(store, own if labels is None else labels)
+
+
+def to_pixels(images: Any, size: Size | None = None) -> Tensor:  # noqa: ANN401 - checked by open_images
+    """Images in any form that `open_images` accepts as uint8 [N, C, H, W]."""
+    return open_images(images, decoder=Decoder(size), labelled=False).store.all()
+
+
+def _refuse_labels(labels: Any, images: Any) -> None:  # noqa: ANN401 - whatever a user gives
+    if labels is not None:
+        raise UserError(
+            f"in {getattr(images, 'path', images)} the names of the classes are the labels; leave labels out"
+        )
+
+
+def _refuse_unordered(loader: DataLoader[Any]) -> None:
+    """Refuse a loader whose order nobody knows, or that leaves images out."""
+    drawn = loader.sampler if loader.batch_sampler is None else getattr(loader.batch_sampler, "sampler", None)
+    if not isinstance(loader.dataset, IterableDataset) and not isinstance(drawn, SequentialSampler):
+        raise UserError("this DataLoader shuffles, so nobody knows which image is which; make it shuffle=False")
+    if loader.drop_last or getattr(loader.batch_sampler, "drop_last", False):
+        raise UserError("this DataLoader leaves out a last batch that is not full; make it drop_last=False")
+
+
+def _read(images: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - checked here
+    if isinstance(images, ImageSet | PixelStore):
+        return Images(images if isinstance(images, PixelStore) else images.store)
+    if isinstance(images, DataLoader):
+        batched = images.batch_sampler is not None or isinstance(images.dataset, IterableDataset)
+        return _read_batches(map(_split_batch, images), decoder) if batched else _read_items(images, decoder)
+    if isinstance(images, IterableDataset):
+        return _read_items(images, decoder)
+    if isinstance(images, Dataset):
+        return _read_dataset(images, decoder)
+    if isinstance(images, Iterator):
+        raise UserError(
+            f"images came as a {type(images).__name__}, which can be read only once; pass a list, such as list(images)"
+        )
+    if hasattr(images, "to_numpy") and not isinstance(images, np.ndarray | Tensor):
+        images = _read_column(images)
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
         images = images.tolist()
-    if isinstance(images, Sequence):
-        pictures = _pictures(images)
-        if pictures:
-            return decode_all(pictures, size or choose_size(pictures), channels, short_side, first)
-        return list_pixels(images, size, first)
-    return array_pixels(images, size)
+    if isinstance(images, Sequence) and len(images) and all(map(_is_pair, images)):
+        return _read_items(images, decoder)
+    return Images(as_store(_pixels_of(images, decoder)))
 
 
-def _pictures(images: Sequence[Any]) -> Sequence[Picture]:
-    """The paths or PIL images in a list of nothing else."""
-    return images if all(isinstance(entry, Image.Image) for entry in images) else given_paths(images)
+def _pixels_of(images: Any, decoder: Decoder, first: int = 0) -> Tensor:  # noqa: ANN401 - checked here
+    """Arrays, tensors, or a list of single images as uint8 [N, C, H, W]; `first` is the place of the list's first."""
+    if not isinstance(images, Sequence):
+        return _array_pixels(images, decoder.size)
+    if not len(images):
+        raise UserError("there are no images; give at least one")
+    if all(isinstance(entry, str | Path) for entry in images):
+        images = [Path(entry).expanduser() for entry in images]
+    if isinstance(images[0], Picture):
+        return decoder.decode_all(images, first)
+    kind = next((kind for kind in (np.ndarray, Tensor) if isinstance(images[0], kind)), None)
+    for place, entry in enumerate(images, first):
+        if kind is None or not isinstance(entry, kind):
+            raise UserError(f"images came as a list, and images[{place}] as {type(entry).__name__}; {_ACCEPTED}")
+        if tuple(entry.shape) != tuple(images[0].shape):
+            shapes = f"images[{first}] {tuple(images[0].shape)} and images[{place}] {tuple(entry.shape)}"
+            raise UserError(f"images have different shapes, {shapes}; make them all one size")
+        try:
+            _array_pixels(entry[None], decoder.size)
+        except UserError as error:
+            raise UserError(f"images[{place}]: {error}") from None
+    return torch.cat([_array_pixels(entry[None], decoder.size) for entry in images])
 
 
-def given_paths(images: Any) -> list[Path]:  # noqa: ANN401 - whatever a user gives
-    """The paths in a list of them, with a leading `~` written out; none where it is a list of anything else."""
-    several = isinstance(images, Sequence) and not isinstance(images, str)
-    listed = several and all(isinstance(entry, str | Path) for entry in images)
-    return [expand_user(path) for path in images] if listed else []
+# Arrays and tensors ---------------------------------------------------------------------------------------------------
 
 
-def _single_path(path: str | Path) -> str:
-    if expand_user(path).exists():
-        return f"images='{path}' is a single path; pass a list of paths, such as [path]"
-    return f"images='{path}' does not exist; check the path of the folder, or pass a list of paths"
-
-
-def decode_all(
-    pictures: Sequence[Picture], size: Size, channels: int = 3, short_side: int | None = None, first: int = 0
-) -> Tensor:
-    """These files or PIL images as uint8 [N, channels, H, W]; all files that cannot be decoded are named.
-
-    They are named in a `BadImages`. `first` is the place of the first of them, where others came before.
-    """
-    check_room(len(pictures), (channels, *size))
-    pixels = torch.empty(len(pictures), channels, *size, dtype=torch.uint8)
-    _, faults = _decode_into(pixels, pictures, short_side, first)
-    if faults:
-        raise BadImages(faults)
+def _array_pixels(images: Any, size: Size | None) -> Tensor:  # noqa: ANN401 - checked here
+    """An array [N, H, W, C] or [N, H, W], or a tensor [N, C, H, W] or [N, H, W], as uint8 [N, C, H, W]."""
+    if isinstance(images, np.ndarray):
+        pixels = _from_numpy(images)
+    elif isinstance(images, Tensor):
+        check_dense(images, "images")
+        pixels = _from_torch(images)
+    else:
+        raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
+    if not pixels.numel():
+        raise UserError(f"there are no images, the shape is {list(pixels.shape)}; give at least one")
+    height, width = pixels.shape[2:]
+    if size is not None and (height, width) != tuple(size):
+        raise UserError(f"images are {height}×{width} pixels, expected {size[0]}×{size[1]}; resize them first")
     return pixels
 
 
-def decode_store(pictures: Sequence[Picture], size: Size | None, channels: int, short_side: int | None) -> DenseStore:
-    """The same as a store: in memory or, where they would take much of it, in a file that nobody else sees.
-
-    Each picture is reduced as soon as it is decoded: large ones never lie in memory together.
-    """
-    try:
-        found = size or choose_size(pictures)
-    except BadImages:  # of the few that were looked at
-        _name_bad(pictures)
-        raise
-    store = empty_store((len(pictures), channels, *found))
-    count, faults = _decode_into(store.pixels, pictures, short_side)
-    if faults:
-        others = DenseStore(store.pixels[:count], mapped=not store.in_memory)
-        raise BadImages(faults, others if size is not None else None)  # without the bad ones it may choose another
-    return store
+def check_dense(values: Tensor, name: str) -> None:
+    """Refuse a tensor that does not simply hold its values in a row, and so most of what torch can do."""
+    if values.is_nested or values.is_quantized or values.layout is not torch.strided or values.is_meta:
+        raise UserError(f"{name} came as a nested, quantised, sparse or meta tensor; give a plain one on the CPU")
 
 
-def _name_bad(pictures: Sequence[Picture]) -> None:
-    """Refuse all files that cannot be decoded; nothing is kept of the others."""
-    faults: dict[str, UserError] = {}
-    for start in range(0, len(pictures), MOST_AHEAD):
-        some = pictures[start : start + MOST_AHEAD]
-        found = zip(some, decode_each(some, (SIZES[0], SIZES[0])), strict=True)
-        faults |= {str(picture): fault for picture, fault in found if isinstance(fault, UserError)}
-    if faults:
-        raise BadImages(faults)
-
-
-def empty_store(shape: tuple[int, ...]) -> DenseStore:
-    """Room for images: in memory or, where they would take much of it, in a file that nobody else sees."""
-    count, free = math.prod(shape), free_memory()
-    found = _map_file(shape) if count > SPILL_SHARE * free else None
-    if found is None and count > free:
+def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
+    if images.dtype.kind == "f" and images.size:
+        images = _to_bytes(torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))).numpy()
+    if images.dtype != np.uint8:
+        raise _not_uint8(images.dtype, "images.astype('uint8')")
+    if images.ndim == 3 and images.shape[-1] == 3:
         raise UserError(
-            f"{shape[0]} images of {shape[2]}×{shape[3]} pixels take {count / 1e9:.3g} GB, more than there is of "
-            "memory, and than is free on the disk for temporary files; set TMPDIR to a folder on a larger one, or "
-            "use a smaller image_size"
+            f"{list(images.shape)} looks like one colour image; use images[None] (images[..., None] if grey)"
         )
-    return DenseStore(torch.empty(shape, dtype=torch.uint8)) if found is None else DenseStore(found, mapped=True)
+    if images.ndim == 3:
+        images = images[..., None]
+    if images.ndim != 4 or images.shape[-1] not in (1, 3):
+        hint = "; use images.transpose(0, 2, 3, 1)" if images.ndim == 4 and images.shape[1] in (1, 3) else ""
+        raise UserError(f"numpy images must be [N, H, W] or [N, H, W, 1 or 3], not {list(images.shape)}{hint}")
+    # Always a copy: what the user does to the array later must not change what was learnt from.
+    return torch.from_numpy(np.array(images.transpose(0, 3, 1, 2), order="C"))
 
 
-def _map_file(shape: tuple[int, ...]) -> Tensor | None:
-    """A tensor in a temporary file, which is gone when the tensor is; None where there is no room for it."""
-    folder = next((each for each in (os.environ.get("TMPDIR"), "/var/tmp") if each and os.access(each, os.W_OK)), None)
-    count = math.prod(shape)
-    try:
-        with tempfile.TemporaryFile(dir=folder) as file:
-            reserve(file.fileno(), count)
-            return torch.frombuffer(mmap.mmap(file.fileno(), count), dtype=torch.uint8).view(shape)
-    except OSError as error:  # the disk is full, files may not be so long, or there is no folder for them
-        log.debug("no temporary file of %d bytes: %s", count, error)
-        return None
+def _from_torch(images: Tensor) -> Tensor:
+    if images.is_floating_point() and images.numel():
+        images = _to_bytes(images.detach().float())
+    if images.dtype != torch.uint8:
+        raise _not_uint8(images.dtype, "images.to(torch.uint8)")
+    if images.ndim == 3:
+        images = images[:, None]
+    if images.ndim != 4 or images.shape[1] not in (1, 3):
+        hint = "; use images.permute(0, 3, 1, 2)" if images.ndim == 4 and images.shape[-1] in (1, 3) else ""
+        raise UserError(f"torch images must be [N, H, W] or [N, 1 or 3, H, W], not {list(images.shape)}{hint}")
+    return images.detach().contiguous()
 
 
-def _decode_into(
-    pixels: Tensor, pictures: Sequence[Picture], short_side: int | None, first: int = 0
-) -> tuple[int, dict[str, UserError]]:
-    """Decode pictures to the first places; how many there are, and what is wrong with the others, by their paths."""
-    channels, size = pixels.shape[1], (pixels.shape[2], pixels.shape[3])
-
-    def fit(numbered: tuple[int, Picture]) -> Pixels | UserError:
-        place, picture = numbered
-        return _try_to_fit(picture, size, channels, short_side, place)
-
-    count, faults = 0, dict[str, UserError]()
-    with ThreadPoolExecutor() as pool:
-        for index, image in enumerate(map_ahead(pool, fit, enumerate(pictures, first), MOST_AHEAD)):
-            if isinstance(image, UserError):
-                faults[str(pictures[index])] = image
-            else:
-                pixels[count] = torch.from_numpy(image).permute(2, 0, 1)
-                count += 1
-    return count, faults
+def _to_bytes(images: Tensor) -> Tensor:
+    """Floats from 0 to 1, as most libraries make them of images, as the bytes that they were made of."""
+    low, high = float(images.min()), float(images.max())
+    if not (low >= 0 and high <= 1):
+        raise UserError(
+            f"float images must lie between 0 and 1, these go from {low:g} to {high:g}; "
+            "give uint8 from 0 to 255, and nothing normalised: poise does that itself"
+        )
+    return (images * 255).round().to(torch.uint8)
 
 
-def _try_to_fit(
-    picture: Picture, size: Size, channels: int, short_side: int | None, place: int | None = None
-) -> Pixels | UserError:
-    """What `fit_picture` gives; of a file that cannot be decoded, why."""
-    try:
-        return fit_picture(picture, size, channels, short_side, place)
-    except UserError as error:
-        if isinstance(picture, str | Path):
-            return _without_frames(error)
-        raise
+def _not_uint8(dtype: object, cast: str) -> UserError:
+    found = str(dtype).removeprefix("torch.")
+    advice = f"use {cast} * 255" if found == "bool" else f"use {cast} if they go from 0 to 255, else scale them"
+    return UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); {advice}")
 
 
-def _without_frames(error: UserError) -> UserError:
-    """The error alone: what it was raised from holds on to the decoded image, and there may be many of them."""
-    error.__cause__ = error.__context__ = None
-    return error.with_traceback(None)
+# Datasets, loaders and columns ----------------------------------------------------------------------------------------
 
 
-def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
-    """The results in order; at most so many pieces are at work or wait to be taken."""
-    waiting: deque[Future[B]] = deque()
-    for piece in pieces:
-        waiting.append(pool.submit(work, piece))
-        if len(waiting) >= most:
-            yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+def _read_dataset(dataset: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - torch's has no length
+    """Every item of a dataset; pictures are scaled as they come, so that large ones never lie in memory together."""
+    if not hasattr(dataset, "__len__"):
+        raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
+    if decoder.size is None and len(dataset) and isinstance(_split_item(dataset[0])[0], Image.Image):
+        side = suitable_size(median_side(_Pictures(dataset)))
+        decoder = Decoder((side, side), decoder.channels, decoder.short_side)
+    return _read_items((dataset[place] for place in range(len(dataset))), decoder)
 
 
-def choose_size(pictures: Sequence[Picture]) -> Size:
-    """A square size for these images: the largest of `SIZES` that is not above the median of their shorter sides."""
-    return suitable_square(median_side(pictures))
+class _Pictures(Sequence[Any]):
+    """The images of a dataset, one at a time."""
+
+    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - torch's has no length
+        self._dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - whatever the dataset gives
+        return _split_item(self._dataset[int(place)])[0]
 
 
-def suitable_square(side: int) -> Size:
-    """Height and width of images whose median shorter side this is."""
-    return suitable_size(side), suitable_size(side)
+def _read_items(items: Iterable[Any], decoder: Decoder) -> Images:
+    """Single images and their labels, a few at a time."""
+    pairs = map(_split_item, items)
+    return _read_batches(iter(lambda: tuple(zip(*islice(pairs, _AT_ONCE), strict=True)), ()), decoder)
 
 
-def decode_each(
-    paths: Sequence[Picture], size: tuple[int, int], channels: int = 3, short_side: int | None = None
-) -> list[Tensor | UserError]:
-    """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
-    work = partial(_try_to_fit, size=size, channels=channels, short_side=short_side)
-    with ThreadPoolExecutor() as pool:
-        found = list(pool.map(work, paths))
-    return [each if isinstance(each, UserError) else torch.from_numpy(each).permute(2, 0, 1) for each in found]
+def _read_batches(batches: Iterable[Any], decoder: Decoder) -> Images:
+    """Batches of images and labels, decoded batch by batch; pictures without a size when all of them are there."""
+    parts: list[Tensor] = []
+    pictures: list[Any] = []
+    labels: list[Any] = []
+    for images, theirs in batches:
+        if (
+            decoder.size is None
+            and not isinstance(images, Tensor)
+            and all(isinstance(image, Picture) for image in images)
+        ):
+            pictures += images
+        else:
+            parts.append(_pixels_of(images, decoder, first=len(labels)))
+        if parts and (pictures or parts[0].shape[1:] != parts[-1].shape[1:]):
+            raise UserError(f"images have different shapes or kinds, images[{len(labels)}] is the first; give one kind")
+        labels += theirs
+    if not parts and not pictures:
+        raise UserError("there are no images; give at least one")
+    pixels = _pixels_of(pictures, decoder) if pictures else torch.cat(parts)
+    return Images(as_store(pixels), None if any(label is None for label in labels) else labels)
 
 
-def suitable_size(side: int) -> int:
-    """The largest of `SIZES` that is not above `side`, or the smallest one."""
-    return max((choice for choice in SIZES if choice <= side), default=SIZES[0])
+def _split_batch(batch: Any) -> tuple[Any, Sequence[Any]]:  # noqa: ANN401 - whatever a loader gives
+    """The images and labels of a batch; each label is None where there are none."""
+    images, labels = _split_item(batch)
+    labels = labels.tolist() if isinstance(labels, Tensor | np.ndarray) else labels
+    single = not isinstance(labels, Sequence | None) or isinstance(labels, str)
+    if single or isinstance(images, str) or not hasattr(images, "__len__"):
+        raise UserError("this DataLoader gives single images instead of batches; give it a batch_size")
+    if labels is not None and len(labels) != len(images):
+        raise UserError(f"a batch has {len(images)} images and {len(labels)} labels; give (image, label) pairs")
+    return images, [None] * len(images) if labels is None else labels
 
 
-def median_side(pictures: Sequence[Picture]) -> int:
-    """The median shorter side in pixels of the images, from up to 200 of them, evenly spaced.
-
-    Those of them that are no image files are named, all at once (`BadImages`).
-    """
-    if not pictures:
-        raise UserError("no image files to choose a size from; give at least one")
-    looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int))
-    sides, faults = list[int](), dict[str, UserError]()
-    for index in looked_at.tolist():
-        try:
-            sides.append(_shorter_side(pictures[index], index))
-        except UserError as error:
-            if not isinstance(pictures[index], str | Path):
-                raise
-            faults[str(pictures[index])] = _without_frames(error)
-    if faults:
-        raise BadImages(faults)
-    return int(np.median(sides))
+def _is_pair(item: object) -> bool:
+    return isinstance(item, tuple | list) and len(item) == 2
 
 
-def _shorter_side(picture: Picture, place: int) -> int:
-    with _open_picture(picture, place) as image:
-        return min(image.size)
+def _split_item(item: Any) -> tuple[Any, Any]:  # noqa: ANN401 - checked here
+    """Image and label of an item, or images and labels of a batch; the label is None where there is none."""
+    if _is_pair(item):
+        return item[0], item[1]
+    if isinstance(item, tuple | list) and len(item) == 1:  # a TensorDataset without labels
+        return item[0], None
+    if isinstance(item, dict | tuple | list):
+        found = f"a dict of {', '.join(map(str, item))}" if isinstance(item, dict) else f"{len(item)} parts"
+        raise UserError(f"an item of the dataset is {found}; give (image, label) pairs")
+    return item, None
 
 
-def fit_picture(
-    picture: Picture, size: Size, channels: int, short_side: int | None, place: int | None = None
-) -> Pixels:
-    """One image as uint8 [H, W, channels], scaled and cropped around its centre.
-
-    With a `short_side`, it is what a pack of that size shows of it. An error names a file by its path, and a PIL image
-    by its `place` among the images.
-    """
-    mode = "L" if channels == 1 else "RGB"
-    scaled = max(*size, short_side or 0)
-    with _open_picture(picture, place) as image:
-        whole, ours = image.size, not isinstance(picture, Image.Image)
-        if ours:
-            # A large JPEG can be decoded at a fraction of its size, which is many times faster.
-            image.draft(None, (2 * scaled, 2 * scaled))
-        with room_for(image, whole):
-            fitted = _fit(_turn_upright(image, mode, ours=ours), size, short_side)
-            if ours:
-                image.close()  # its pixels are gone before others take their place
-    return np.array(fitted, dtype=np.uint8).reshape(*size, channels)
-
-
-def scale_picture(path: Path, side: int, *, square: bool) -> tuple[Pixels, bytes]:
-    """One image file as uint8 [3, H, W] with this short side, as a pack stores it, and all bytes of the file.
-
-    It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
-    square around its centre.
-    """
-    with explain_undecodable(path), without_warnings():
-        data = read_bytes(path, MOST_IMAGE)
-        with Image.open(BytesIO(data), formats=known_formats()) as image:
-            whole = image.size
-            image.draft(None, (2 * side, 2 * side))
-            with room_for(image, whole):
-                upright = _turn_upright(image, "RGB", ours=True)
-                fitted = _scale(upright, side, square=square)
-    return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), data
-
-
-def _scale(image: Image.Image, side: int, *, square: bool) -> Image.Image:
-    if square:
-        return _fit(image, (side, side))
-    short, long = min(image.size), max(image.size)
-    scaled = min(int(side * long / short), LONGEST * side)
-    wanted = (side, scaled) if image.width <= image.height else (scaled, side)
-    if long > LONGEST * short:
-        return ImageOps.fit(image, wanted, Image.Resampling.BILINEAR)
-    return image.resize(wanted, Image.Resampling.BILINEAR)
-
-
-def _turn_upright(image: Image.Image, mode: str, *, ours: bool) -> Image.Image:
-    """The image rotated as its EXIF data says, in this mode; one of our own is not copied before that."""
-    image.load()
-    if ours:
-        ImageOps.exif_transpose(image, in_place=True)
-    upright = _to_eight_bit(image if ours else ImageOps.exif_transpose(image))
-    return upright if upright.mode == mode else upright.convert(mode)
-
-
-def _fit(image: Image.Image, size: Size, short_side: int | None = None) -> Image.Image:
-    """The image scaled and cropped around its centre; to a square exactly as the centre of one that a pack stores."""
-    height, width = size
-    if height != width:
-        return ImageOps.fit(image, (width, height), Image.Resampling.BILINEAR)
-    scaled = _scale(image, short_side or height, square=False)
-    left, top = (scaled.width - width) // 2, (scaled.height - height) // 2
-    return scaled.crop((left, top, left + width, top + height))
-
-
-@contextmanager
-def _open_picture(picture: Picture, place: int | None = None) -> Iterator[Image.Image]:
-    """The image of a file, closed afterwards; a picture of the user's own stays as it is. Pillow warns of nothing."""
-    if isinstance(picture, Image.Image):
-        name = f"of mode {picture.mode}" if place is None else f"of mode {picture.mode} at index {place}"
-        with explain_undecodable(name), without_warnings():
-            yield picture
-    elif isinstance(picture, str | Path):
-        with explain_undecodable(picture), without_warnings(), open_image(picture) as image:
-            yield image
-    else:
-        where = "an image" if place is None else f"images[{place}]"
-        raise UserError(f"{where} came as {type(picture).__name__} among PIL images; give all of one kind")
-
-
-def _to_eight_bit(image: Image.Image) -> Image.Image:
-    """The image with 8 bits a channel; Pillow itself would cut 16-bit grey values off at 255."""
-    wide = image.mode == "I" and image.format == "PPM"  # 16 bits of a PGM file, which Pillow opens as 32
-    if image.mode in ("I", "F") and not wide:
-        raise ValueError("its values have 32 bits, expected 8 or 16")
-    if wide or image.mode.startswith("I;16"):
-        return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
-    return image
+def _read_column(column: Any) -> list[Any]:  # noqa: ANN401 - a table's, by its conventions
+    """The values of a column: paths, or images; a whole table and missing values are refused."""
+    if hasattr(column, "columns"):
+        raise UserError("images came as a table; pass its column of paths, such as table['path']")
+    values = column.to_numpy()
+    if values.ndim != 1 or values.dtype.kind not in "OUT":
+        raise UserError(f"images came as a column of {values.dtype}; pass the column that has the paths")
+    listed = list(values.tolist())
+    for row, value in enumerate(listed):
+        if not isinstance(value, str | Path | Image.Image | np.ndarray | Tensor):
+            raise UserError(f"row {row} of the column has {value!r} and no path; drop such rows, or fill them in")
+    return listed

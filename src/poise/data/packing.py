@@ -1,29 +1,32 @@
 """Making a pack: every image file is decoded once, class by class, by several processes.
 
-A pack that was interrupted goes on with the class that it was at (`poise.data.unfinished_pack`).
+A pack in the making is a folder `NAME.pack.partial`. A class is finished when its line is in the index: a pack that was
+interrupted goes on with the others.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import logging
+import multiprocessing
 import os
-from collections.abc import Generator, Sequence
+import signal
+import threading
+from collections.abc import Container, Generator, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
-import numpy as np
-
-from poise import files, locks, store
-from poise.data.inputs import scale_picture
-from poise.data.packfile import ENDING, is_pack
-from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Described, digest_of
-from poise.data.processes import decode_in_order
-from poise.data.sources.layout import Files, Layout, scan
+from poise import locks
+from poise.data.decode import map_ahead, scale_for_pack
+from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Block, map_file, write_end
+from poise.data.sources.layout import INDEX, PACK, Files, Layout, is_pack, scan
 from poise.data.sources.registry import COLLECTIONS
-from poise.data.unfinished_pack import UnfinishedPack, listing_of
 from poise.errors import UnreadFile, UserError, check_whole, suggestion
 from poise.settings import LARGEST_SIZE, LEAST_SIZE
 
@@ -31,6 +34,7 @@ log = logging.getLogger(__name__)
 
 SIZE: Final = 256
 CHUNK: Final = 16  # files that a process decodes before it hands them over
+FEW: Final = 500  # files that one process decodes as soon as several have started
 
 
 class Packed(NamedTuple):
@@ -45,11 +49,21 @@ class Packed(NamedTuple):
     resumed: int
 
 
-class _Scaled(NamedTuple):
-    """Some images of a class: their bytes one after the other, what is known of each, and the files that are bad."""
+class _Task(NamedTuple):
+    """One class of one part: its files, and what their names, sizes and times are known by."""
 
-    pixels: bytes
-    images: Described
+    part: str
+    name: str
+    files: tuple[Path, ...]
+    listing: str
+
+
+class _Scaled(NamedTuple):
+    """Some images of a class: their bytes, sizes and sources; and the lines about files that cannot be decoded."""
+
+    pixels: list[bytes]
+    sizes: list[tuple[int, ...]]
+    sources: list[bytes]
     bad: list[str]
 
 
@@ -78,67 +92,141 @@ class Packing:
     def run(self) -> Generator[Packed, None, None]:
         """Make the pack, from where it was interrupted; what can be wrong with it is found first."""
         check_whole("size", self.size, LEAST_SIZE, LARGEST_SIZE)
-        store.refuse_bad_place(self.out)
-        if self.out.suffix != ENDING:
-            raise UserError(f"{self.out} must end in {ENDING}, by which a pack is recognised")
+        if self.out.suffix != PACK:
+            raise UserError(f"{self.out} must end in {PACK}, by which a pack is recognised")
+        if not self.out.absolute().parent.is_dir():
+            raise UserError(f"the folder {self.out.absolute().parent} does not exist; make it first")
         self._refuse_existing()
         if is_pack(self.folder):
             raise UserError(f"{self.folder} is a pack already; give the folder of images that it was made of")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
-        with locks.locked(self._beside("lock"), f"is packing {self.out}; wait for it", sign=True):
+        lock = self.out.with_name(f"{self.out.name}.lock")
+        with locks.locked(lock, f"is packing {self.out}; wait for it", sign=True):
             self._refuse_existing()  # finished by another process meanwhile: many files take long to list
-            with files.naming(self.out):  # a full disk does not say where
+            try:
                 yield from self._pack(layout)
+            except OSError as error:
+                error.filename = error.filename or str(self.out)  # a full disk does not say where
+                raise
 
     def _refuse_existing(self) -> None:
-        if self.out.exists() or self.out.is_symlink():
+        if self.out.exists():
             raise UserError(f"{self.out} is there already; give another name, or remove it first")
 
-    def _beside(self, word: str) -> Path:
-        return self.out.with_name(f"{self.out.name}.{word}")
-
     def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
-        places = self._beside("partial"), self._beside("journal")
-        chosen = {"folder": str(self.folder.resolve()), "classes": sorted(layout.train) if self.classes else None}
-        with UnfinishedPack(*places, self._describe(), chosen, skip_bad=self.skip_bad) as unfinished:
-            tasks = [
-                (part, name, members, listing_of(members))
-                for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
-                for name, members in sorted(found.items())
-            ]
-            total = sum(len(members) for _, _, members, _ in tasks)
-            left = unfinished.go_on([(part, name, listing) for part, name, _, listing in tasks])
-            done = resumed = total - sum(len(members) for _, _, members, _ in tasks[left:])
-            with contextlib.closing(self._decode_classes([members for _, _, members, _ in tasks[left:]])) as decoded:
-                for part, name, members, listing in tasks[left:]:
-                    unfinished.begin(part)
-                    scaled = []
-                    for _ in range(0, len(members), CHUNK):
-                        some = next(decoded)
-                        self._refuse_bad(some.bad)
-                        unfinished.write(some.pixels)
-                        scaled.append(some.images)
-                        done += len(some.images.sizes) + len(some.bad)
-                        unfinished.skipped += len(some.bad)
-                        yield Packed(done, total, name, resumed)
-                    unfinished.end(part, name, listing, Described.joined(scaled), self.folder)
-            unfinished.finish(self.out)
+        tasks = [
+            _Task(part, name, files, _listing_of(name, files))
+            for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
+            for name, files in sorted(found.items())
+        ]
+        making = self.out.with_name(f"{self.out.name}.partial")
+        making.mkdir(exist_ok=True)
+        head = {"format": FORMAT, "size": self.size, "square": self.square, "channels": 3}
+        asked = {"folder": str(self.folder.resolve()), "classes": sorted(layout.train) if self.classes else None}
+        finished = self._finished_blocks(making, {**head, **asked}, tasks)
+        left = [task for task in tasks if (task.part, task.name) not in finished]
+        total = sum(len(task.files) for task in tasks)
+        done = resumed = total - sum(len(task.files) for task in left)
+        with (making / INDEX).open("ab") as index, contextlib.closing(self._decode(left)) as decoded:
+            for task in left:
+                block = Block.begun(task.part, task.name, task.listing)
+                with (making / block.file).open("wb") as pixels:
+                    for start in range(0, len(task.files), CHUNK):
+                        scaled = next(decoded)
+                        self._refuse_bad(scaled.bad)
+                        pixels.writelines(scaled.pixels)
+                        block = block.extended(scaled.sizes, scaled.sources, len(scaled.bad))
+                        packed = done + min(start + CHUNK, len(task.files))
+                        yield Packed(packed, total, task.name, resumed)
+                    _sync(pixels)
+                done += len(task.files)
+                self._refuse_empty(block)
+                block = replace(block, digest=block.digest_of(map_file(making / block.file)))
+                finished[task.part, task.name] = block
+                index.write(json.dumps(block.as_line()).encode() + b"\n")
+                _sync(index)
+        write_end(making / f"{INDEX}.end", head, [finished[task.part, task.name] for task in tasks])
+        (making / f"{INDEX}.end").replace(making / INDEX)
+        making.rename(self.out)
 
-    def _describe(self) -> dict[str, Any]:
-        return {"format": FORMAT, "size": self.size, "square": self.square, "channels": 3}
+    def _finished_blocks(
+        self, making: Path, asked: dict[str, Any], tasks: Sequence[_Task]
+    ) -> dict[tuple[str, str], Block]:
+        """The classes that an interrupted command has packed of the same files; the index is left with those."""
+        lines = list(_whole_lines(making / INDEX))
+        if lines and lines[0] != asked:
+            changed = ", ".join(key for key, value in asked.items() if lines[0].get(key) != value)
+            raise UserError(
+                f"{making} was begun by another command (other {changed}); give the same, use another --out, or remove "
+                "that folder to begin anew"
+            )
+        listings = {(task.part, task.name): task.listing for task in tasks}
+        finished = {
+            (block.part, block.name): block
+            for block in map(Block.from_line, lines[1:])
+            if listings.get((block.part, block.name)) == block.listing
+            and (self.skip_bad or not block.skipped)
+            and (making / block.file).is_file()
+        }
+        kept = [asked, *(block.as_line() for block in finished.values())]
+        (making / f"{INDEX}.new").write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in kept))
+        (making / f"{INDEX}.new").replace(making / INDEX)
+        return finished
 
-    def _decode_classes(self, classes: Sequence[Sequence[Path]]) -> Generator[_Scaled, None, None]:
+    def _decode(self, tasks: Sequence[_Task]) -> Generator[_Scaled, None, None]:
         """The images of these classes in order, `CHUNK` at a time, none of two classes together."""
         work = partial(_scale_some, side=self.size, square=self.square)
-        pieces = [each[start : start + CHUNK] for each in classes for start in range(0, len(each), CHUNK)]
-        return decode_in_order(work, pieces, self.jobs)
+        pieces = [task.files[start : start + CHUNK] for task in tasks for start in range(0, len(task.files), CHUNK)]
+        if self.jobs == 1 or sum(map(len, pieces)) <= FEW:
+            yield from map(work, pieces)
+            return
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(self.jobs, context, _begin_worker) as pool:
+            try:
+                yield from map_ahead(pool, work, pieces, 4 * self.jobs)
+            except BrokenProcessPool as error:
+                raise UserError(
+                    "a process that decodes images was ended from outside, perhaps for lack of memory; "
+                    "the same command goes on; with fewer --jobs it needs less"
+                ) from error
+            finally:
+                pool.shutdown(cancel_futures=True)
 
     def _refuse_bad(self, lines: Sequence[str]) -> None:
         for line in lines:
             if not self.skip_bad:
                 raise UserError(f"{line}, or leave out all such files with --skip-bad")
             log.warning("%s; it is left out", line)
+
+    def _refuse_empty(self, block: Block) -> None:
+        if not len(block) and block.part == TRAIN:
+            raise UserError(f"no training image of class '{block.name}' can be decoded; remove the class, or mend it")
+        if not len(block):
+            log.warning("no test image of class '%s' can be decoded; exams do not ask for it", block.name)
+
+
+def _listing_of(name: str, files: Sequence[Path]) -> str:
+    """What the names, sizes and times of files are known by: the same as long as nobody changes them."""
+    total = hashlib.blake2b(os.fsencode(name), digest_size=DIGEST)
+    for path in files:
+        with contextlib.suppress(OSError):  # what is gone is refused when it is decoded
+            found = path.stat()
+            total.update(f"{os.fsencode(path.name)!r} {found.st_size} {found.st_mtime_ns}\n".encode())
+    return total.hexdigest()
+
+
+def _whole_lines(index: Path) -> Iterator[Any]:
+    """The lines of an index, up to one that was cut off."""
+    for line in index.read_bytes().splitlines(keepends=True) if index.exists() else ():
+        if not line.endswith(b"\n"):
+            return
+        yield json.loads(line)
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
 
 
 def _warn_of_unexamined(names: Sequence[str]) -> None:
@@ -149,7 +237,7 @@ def _warn_of_unexamined(names: Sequence[str]) -> None:
 
 
 def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layout:
-    """Only these classes of a folder, or all of them where none are named; one that is not there is refused.
+    """The layout with these classes of a folder alone, or all of them where none are named.
 
     The name of one of ImageNet's data sets stands for its classes.
     """
@@ -176,47 +264,56 @@ def read_classes(words: str, folder: Path) -> tuple[str, ...]:
     A line may go on after the name, as in "n01440764 tench": where no class of the folder is called like all of it,
     its first word is the name.
     """
-    path = Path(words)
     if not words:
         return ()
-    if os.path.isfile(path):  # noqa: PTH113 - a long list is no path at all, of which pathlib makes an error
+    if os.path.isfile(words):  # noqa: PTH113 - a long list is no path at all, of which pathlib makes an error
         try:
-            text = files.read_text(path).removeprefix("\ufeff")  # the byte order mark that some editors write
+            text = Path(words).read_text(encoding="utf-8-sig")  # some editors begin with a byte order mark
         except UnicodeDecodeError as error:
-            raise UserError(f"--classes {path} is no text in UTF-8; give a text file with one class a line") from error
+            raise UserError(f"--classes {words} is no text in UTF-8; give a text file with one class a line") from error
+        known = {name.name for root in (folder / "train", folder) if root.is_dir() for name in root.iterdir()}
         lines = (line.strip() for line in text.splitlines() if not line.startswith("#"))
-        found = tuple(dict.fromkeys(_name_in(line, folder) for line in lines if line))
+        found = dict.fromkeys(_class_in(line, known) for line in lines if line)
     else:
-        found = tuple(dict.fromkeys(word.strip() for word in words.split(",") if word.strip()))
+        found = dict.fromkeys(word.strip() for word in words.split(",") if word.strip())
     if not found:
         raise UserError(f"--classes {words} names no class; name some, or leave it out for all of them")
-    return found
+    return tuple(found)
 
 
-def _name_in(line: str, folder: Path) -> str:
-    """The class of a folder that a line names; the whole line where there is none."""
-    roots, choices = (folder / "train", folder), (line, line.split(maxsplit=1)[0])
-    names = (name for name in choices if any(os.path.isdir(root / name) for root in roots))  # noqa: PTH112 - as above
-    return next(names, line)
+def _class_in(line: str, known: Container[str]) -> str:
+    first = line.split(maxsplit=1)[0]
+    return first if line not in known and first in known else line
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------
 
 
-def _scale_some(members: Sequence[Path], side: int, square: bool) -> _Scaled:
-    pixels, sizes, digests, sources, bad = list[bytes](), [], list[bytes](), list[bytes](), list[str]()
-    for path in members:
+def _begin_worker() -> None:
+    """In a process that decodes: it hears no signals, and ends with the process that started it."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _scale_some(files: Sequence[Path], side: int, square: bool) -> _Scaled:
+    scaled = _Scaled([], [], [], [])
+    for path in files:
         try:
-            image, data = scale_picture(path, side, square=square)
+            image, (_, source) = scale_for_pack(path, side, square=square)
         except UnreadFile:
             raise  # it may be a good one
         except UserError as error:
-            bad.append(str(error))
+            scaled.bad.append(str(error))
             continue
-        pixels.append(image.tobytes())
-        sizes.append(image.shape[1:])
-        digests.append(digest_of(pixels[-1]))
-        sources.append(digest_of(data))
-    count = len(sizes)
-    arrays = (np.frombuffer(b"".join(each), np.uint8).reshape(count, DIGEST) for each in (digests, sources))
-    return _Scaled(b"".join(pixels), Described(np.array(sizes, dtype=np.int32).reshape(count, 2), *arrays), bad)
+        scaled.pixels.append(image.tobytes())
+        scaled.sizes.append(image.shape[1:])
+        scaled.sources.append(source)
+    return scaled

@@ -1,106 +1,122 @@
-"""Packs: images that were decoded once, in one file, which is mapped and not read when it is opened.
+"""Packs: folders of images that were decoded once.
 
-A pack has a training and perhaps a test part, and in each the images of one class after the other. Only the part that
-is asked for is mapped. The index is checked when a pack is opened; the bytes of an image when it is first read.
+    NAME.pack/index.jsonl       a line about the pack, a line for each class of each part, and a last one
+    NAME.pack/train-00000.bin   the images of one class one after the other, uint8 [channels, height, width] each
+
+Opening a pack reads its index. A class file is mapped, and compared with its digest, when it is first used.
 """
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
-import mmap
 import os
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
-from poise import files, store
-from poise.data.packfile import PAGE, Footer, read_footer
-from poise.data.resampling import Crops
-from poise.data.stores import DenseStore, FlatStore, Shape, in_a_row
+from poise.data.crops import Crops
+from poise.data.decode import Decoder, suitable_size
+from poise.data.sources.layout import INDEX
+from poise.data.stores import DenseStore, FlatStore, PixelStore, Shape, copy_centres, gather_boxes, lay_out
 from poise.errors import Damaged, UserError
-from poise.quiet import without_warnings
-from poise.schema import contents_of, fitting_together, keyed, listed, text, truth, whole
 
 DIGEST: Final = 16  # bytes
-MOST_SIDE: Final = 2**16  # of an image in pixels: the bytes of all that an index can have are still counted in int64
-FORMAT: Final = 1  # of packs; others are refused
+FORMAT: Final = 2  # of packs; others are refused
 TRAIN, TEST = "train", "test"
-_BLOCK = keyed(
-    {"part": text, "class": text, "place": whole(PAGE), "length": whole(1), "images": whole(1), "digest": text}
-)
-_INDEX = keyed(
-    {"format": whole(1), "size": whole(1), "square": truth, "channels": whole(1, 4), "blocks": listed(_BLOCK)},
-    {"skipped": whole()},
-)
 
 
-@dataclass(frozen=True)
-class Block:
-    """The images of one class in one part."""
+class PackedImage(NamedTuple):
+    """Which image of a pack it is, and of which file it was made.
+
+    Attributes:
+        part: `train` or `test`.
+        name: of its class.
+        number: among the packed images of its class in this part, which are sorted by file name; from 0.
+        source: the BLAKE2b digest of the file, in hexadecimal: what `b2sum -l 128 FILE` prints.
+    """
 
     part: str
     name: str
-    place: int
-    length: int
-    images: int
-    digest: str
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values."""
-        values = dict(vars(self))
-        return {"part": values.pop("part"), "class": values.pop("name"), **values}
-
-    @staticmethod
-    def from_json(value: Mapping[str, Any]) -> Block:
-        """The block that `as_json` described."""
-        return Block(*(value[key] for key in ("part", "class", "place", "length", "images", "digest")))
+    number: int
+    source: str
 
 
 @dataclass(frozen=True, eq=False)
-class Described:
-    """What an index says of each image, in the order of the blocks.
+class Block:
+    """The images of one class in one part.
 
     Attributes:
-        sizes: int32 [N, 2]: height and width.
-        pixels: uint8 [N, 16]: digests of the stored bytes.
+        part: `train` or `test`.
+        name: of the class.
+        file: the name of the class file.
+        digest: of the class file, and of the sizes and sources.
+        sizes: int32 [N, 2]: height and width of each image.
         sources: uint8 [N, 16]: digests of the image files that they were made of.
+        listing: what the names, sizes and times of those files are known by.
+        skipped: how many files could not be decoded and were left out.
     """
 
+    part: str
+    name: str
+    file: str
+    digest: str
     sizes: NDArray[np.int32]
-    pixels: NDArray[np.uint8]
     sources: NDArray[np.uint8]
+    listing: str
+    skipped: int
 
-    def part(self, start: int, stop: int) -> Described:
-        """That of the images from `start` up to, not including, `stop`."""
-        return Described(self.sizes[start:stop], self.pixels[start:stop], self.sources[start:stop])
+    def __len__(self) -> int:
+        return len(self.sizes)
 
-    @staticmethod
-    def joined(parts: Sequence[Described]) -> Described:
-        """One after the other."""
-        arrays = zip(*((each.sizes, each.pixels, each.sources) for each in parts), strict=True)
-        return Described(*(np.concatenate(array) for array in arrays))
-
-    def as_bytes(self) -> bytes:
-        """As bytes."""
-        return self.sizes.astype("<i4").tobytes() + self.pixels.tobytes() + self.sources.tobytes()
+    @property
+    def pixels(self) -> int:
+        """How many pixels its images have together."""
+        return int(self.sizes.prod(axis=1, dtype=np.int64).sum())
 
     @staticmethod
-    def from_bytes(data: bytes, count: int) -> Described:
-        """What `as_bytes` made of so many images."""
-        if len(data) != count * (8 + 2 * DIGEST):
-            raise ValueError("its arrays have another length")
-        sizes = np.frombuffer(data, "<i4", 2 * count).reshape(count, 2)
-        rest = np.frombuffer(data, np.uint8, offset=8 * count).reshape(2, count, DIGEST)
-        return Described(sizes, rest[0], rest[1])
+    def begun(part: str, name: str, listing: str) -> Block:
+        """A block without images, of files that are known by `listing`."""
+        file = f"{part}-{_hash(os.fsencode(name))[:16]}.bin"  # any name can be a class's
+        return Block(part, name, file, "", np.empty((0, 2), np.int32), np.empty((0, DIGEST), np.uint8), listing, 0)
+
+    def extended(self, sizes: Sequence[tuple[int, ...]], sources: Sequence[bytes], skipped: int) -> Block:
+        """The block with more images, of which the class file has the pixels."""
+        more = np.array(sizes, np.int32).reshape(-1, 2)
+        digests = np.frombuffer(b"".join(sources), np.uint8).reshape(-1, DIGEST)
+        return replace(
+            self,
+            sizes=np.concatenate([self.sizes, more]),
+            sources=np.concatenate([self.sources, digests]),
+            skipped=self.skipped + skipped,
+        )
+
+    def as_line(self) -> dict[str, Any]:
+        """The values of its line in the index."""
+        arrays = {name: base64.b64encode(getattr(self, name).tobytes()).decode() for name in ("sizes", "sources")}
+        return {**vars(self), **arrays}
+
+    @staticmethod
+    def from_line(line: Mapping[str, Any]) -> Block:
+        """The block of a line; `KeyError`, `TypeError` or `ValueError` where the line is no block's."""
+        sizes = np.frombuffer(base64.b64decode(line["sizes"]), "<i4").reshape(-1, 2)
+        sources = np.frombuffer(base64.b64decode(line["sources"]), np.uint8).reshape(len(sizes), DIGEST)
+        return Block(**{**line, "sizes": sizes, "sources": sources})
+
+    def digest_of(self, pixels: NDArray[np.uint8]) -> str:
+        """The digest that it has if these are the bytes of its class file."""
+        total = hashlib.blake2b(pixels, digest_size=DIGEST)
+        total.update(self.sizes.tobytes() + self.sources.tobytes())
+        return total.hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,13 +124,11 @@ class Pack:
     """An opened pack: its index. No pixel was read.
 
     Attributes:
-        path: of the file.
+        path: of the folder.
         size: the short side of its images in pixels.
         square: whether they are square, and so all of one size.
         channels: of every image.
         blocks: the training classes by name, then those of the test part.
-        images: what is known of each image.
-        skipped: how many files could not be decoded and were left out.
     """
 
     path: Path
@@ -122,59 +136,97 @@ class Pack:
     square: bool
     channels: int
     blocks: tuple[Block, ...]
-    images: Described
-    skipped: int = 0
 
     @staticmethod
     def open(path: Path) -> Pack:
-        """Read and check the index; a file that is no pack, is cut off or has a damaged index is refused."""
-        footer = read_footer(path)
-        with files.naming(path), files.open_plain(path) as file:
-            file.seek(footer.place)
-            data = file.read(footer.length)
-        if digest_of(data) != footer.digest:
+        """Read and check the index; refuses what is no pack, a damaged index, and a class file that is cut off."""
+        try:
+            data = (path / INDEX).read_bytes()
+        except OSError as error:
+            raise UserError(f"{path} is no pack; make one with 'poise data pack FOLDER --out FILE.pack'") from error
+        try:
+            head, *lines, end = map(json.loads, data.splitlines())
+            if head["format"] != FORMAT:
+                raise UserError(f"{path} has format {head['format']}, this poise reads {FORMAT}; pack the folder again")
+            whole = end["end"] == _hash(data[: data.rindex(b"\n", 0, -1) + 1])
+            blocks = tuple(map(Block.from_line, lines)) if whole else ()
+            pack = Pack(path, head["size"], head["square"], head["channels"], blocks)
+        except (KeyError, TypeError, ValueError) as error:
+            raise Damaged(f"{path} has a damaged index; copy it again, or pack the folder again") from error
+        if not whole:
             raise Damaged(f"{path} has a damaged index; copy it again, or pack the folder again")
-        with contents_of(path, "pack the folder again"), fitting_together():
-            return _from_index(path, data, footer)
+        for block in blocks:
+            file = path / block.file
+            if not file.is_file() or file.stat().st_size != block.pixels * pack.channels:
+                raise Damaged(f"{file} is gone or cut off; copy the pack again, or pack the folder again")
+        return pack
 
     @cached_property
     def class_names(self) -> tuple[str, ...]:
-        """Of the training part, sorted; a label is an index into it."""
-        return tuple(block.name for block in self.blocks if block.part == TRAIN)
+        """The classes of the training part, sorted; a label is an index into it."""
+        return tuple(block.name for block in self.blocks_of(TRAIN))
 
     @property
     def has_test(self) -> bool:
         """Whether there is a test part."""
-        return any(block.part == TEST for block in self.blocks)
+        return bool(self.blocks_of(TEST))
+
+    @property
+    def exam_part(self) -> str:
+        """The part to judge by: the test part, or the training part where there is no other."""
+        return TEST if self.has_test else TRAIN
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all images."""
+        return sum(block.pixels for block in self.blocks) * self.channels
+
+    @property
+    def skipped(self) -> int:
+        """How many files could not be decoded and were left out."""
+        return sum(block.skipped for block in self.blocks)
 
     @cached_property
     def fingerprint(self) -> str:
         """A stable id of the training part: of classes, sizes and contents."""
         return self.identity(TRAIN)
 
+    def blocks_of(self, part: str) -> list[Block]:
+        """The blocks of a part that have images, by class name."""
+        return [block for block in self.blocks if block.part == part and len(block)]
+
     def identity(self, part: str) -> str:
         """A stable id of a part: of classes, sizes and contents."""
-        total = hashlib.blake2b(digest_size=DIGEST)
-        chosen = [block for block in self.blocks if block.part == part]
-        plain = [[block.name, block.images, block.digest] for block in chosen]
-        total.update(json.dumps([self.size, self.square, self.channels, plain]).encode())
-        return total.hexdigest()
+        plain = [[block.name, len(block), block.digest] for block in self.blocks_of(part)]
+        return _hash(json.dumps([self.size, self.square, self.channels, plain]).encode())
 
     def counts(self, part: str = TRAIN) -> list[int]:
         """How many images of each class a part has."""
-        found = {block.name: block.images for block in self.blocks if block.part == part}
+        found = {block.name: len(block) for block in self.blocks_of(part)}
         return [found.get(name, 0) for name in self.class_names]
 
     def labels(self, part: str) -> Tensor:
-        """Of every image of a part."""
-        names = {name: label for label, name in enumerate(self.class_names)}
-        chosen = [block for block in self.blocks if block.part == part]
-        values = torch.tensor([names[block.name] for block in chosen], dtype=torch.int64, device="cpu")
-        counts = torch.tensor([block.images for block in chosen], dtype=torch.int64, device="cpu")
-        return values.repeat_interleave(counts)
+        """The label of every image of a part."""
+        labels = torch.arange(len(self.class_names), device="cpu")
+        return labels.repeat_interleave(torch.tensor(self.counts(part), device="cpu"))
+
+    def names(self, part: str) -> list[str]:
+        """The class name of every image of a part."""
+        return [self.class_names[label] for label in self.labels(part).tolist()]
+
+    def describe(self, part: str) -> Iterator[PackedImage]:
+        """Which image each one of a part is."""
+        for block in self.blocks_of(part):
+            for number, source in enumerate(block.sources):
+                yield PackedImage(part, block.name, number, source.tobytes().hex())
+
+    def copies(self) -> int:
+        """How many images of the test part were made of a file with the same bytes as one of the training part."""
+        trained, tests = ({image.source for image in self.describe(part)} for part in (TRAIN, TEST))
+        return sum(image.source in trained for image in self.describe(TEST)) if trained & tests else 0
 
     def store(self, part: str, side: int | None = None) -> PackedStore:
-        """The images of a part; the centre of so many pixels, unscaled, is gathered where nothing else is asked for."""
+        """The images of a part; the centre of `side` pixels, unscaled, is gathered where nothing else is asked for."""
         side = side or self.size
         if side > self.size:
             raise UserError(
@@ -183,42 +235,56 @@ class Pack:
             )
         return PackedStore(self, part, (self.channels, side, side))
 
-    def described(self, part: str) -> Described:
-        """What is known of each image of a part."""
-        start = 0 if part == TRAIN else sum(self.counts(TRAIN))
-        return self.images.part(start, start + sum(self.counts(part)))
+    # As photos ------------------------------------------------------------------------------------------------------
 
-    def copies(self) -> int:
-        """How many images of the test part were made of the same file as one of the training part."""
-        trained = {row.tobytes() for row in self.described(TRAIN).sources}
-        return sum(row.tobytes() in trained for row in self.described(TEST).sources)
+    def read(self, part: str, decoder: Decoder) -> PixelStore:
+        """The images of a part as a learner sees photos: mapped where nothing is to be scaled, else scaled once."""
+        decoder = self._sized(decoder)
+        if decoder.short_side == self.size and decoder.channels == self.channels:
+            return self.store(part, decoder.size[0])  # type: ignore[index]
+        return DenseStore(torch.cat(list(self.stream(part, decoder))))
+
+    def stream(self, part: str, decoder: Decoder, count: int = 256) -> Iterator[Tensor]:
+        """The images of a part in order, as a learner sees photos: uint8 [n, C, H, W], at most `count` at a time."""
+        store, decoder = self.store(part), self._sized(decoder)
+        for start in range(0, len(store), count):
+            places = range(start, min(start + count, len(store)))
+            yield decoder.decode_all([_as_picture(store.picture(place)) for place in places])
+
+    def _sized(self, decoder: Decoder) -> Decoder:
+        size = decoder.size or (suitable_size(self.size),) * 2
+        return Decoder(size, decoder.channels, decoder.short_side or size[0])
 
 
-class PackedStore(FlatStore):
-    """The images of one part of a pack, mapped from the file. It knows nothing of the other part."""
+class PackedStore(PixelStore):
+    """The images of one part of a pack, mapped class by class. It knows nothing of the other part."""
 
+    in_memory = False
     lasting = True
 
     def __init__(self, pack: Pack, part: str, shape: Shape) -> None:
+        self.shape = shape
         self._path, self._part, self._known_as = pack.path, part, pack.identity(part)
-        self._blocks = blocks = [block for block in pack.blocks if block.part == part]
-        self._described = pack.described(part)
-        self._first, self._stop = blocks[0].place, blocks[-1].place + blocks[-1].length
-        self._file = files.open_plain(pack.path)  # stays open, so that it is seen whether it changes
-        weakref.finalize(self, self._file.close)
-        self._refuse_shorter(os.fstat(self._file.fileno()))  # than its index said a moment ago
-        self._map = mmap.mmap(
-            self._file.fileno(), self._stop - self._first, access=mmap.ACCESS_READ, offset=self._first
-        )
-        sizes = torch.from_numpy(self._described.sizes.astype(np.int64))
-        with without_warnings():  # that it must not be written to, which nobody does
-            flat = torch.frombuffer(self._map, dtype=torch.uint8)
-        super().__init__(flat, in_a_row(sizes, pack.channels)[0], sizes, shape, in_memory=False)
-        self._checked = np.zeros(len(sizes), dtype=bool)
-        self._written = 0  # when the file was last written to, when an image was last checked
+        self._blocks = pack.blocks_of(part)
+        self._sizes = torch.from_numpy(np.concatenate([block.sizes for block in self._blocks]).astype(np.int64))
+        counts = [len(block) for block in self._blocks]
+        self._block_of = np.repeat(np.arange(len(counts)), counts)
+        lengths = self._sizes.prod(dim=1).numpy() * shape[0]
+        self._starts = np.concatenate([np.cumsum(each) - each for each in np.split(lengths, np.cumsum(counts)[:-1])])
+        self._maps: dict[int, NDArray[np.uint8]] = {}
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _reopen, (self._path, self._part, self.shape, self._known_as)
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def device(self) -> torch.device:
+        """The host."""
+        return torch.device("cpu")
+
+    @property
+    def sizes(self) -> Tensor:
+        """Height and width of every image."""
+        return self._sizes
 
     @property
     def known_by_pixels(self) -> bool:
@@ -229,124 +295,64 @@ class PackedStore(FlatStore):
         """What the index says of this part."""
         yield f"{self._part} {self.shape} {self._known_as}".encode()
 
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """One whole image, not copied; its class file is checked when it is first used."""
+        number = int(self._block_of[index])
+        pixels = self._maps.get(number)
+        if pixels is None:
+            pixels = self._maps[number] = self._map(self._blocks[number])
+        height, width = self._sizes[index].tolist()
+        start = int(self._starts[index])
+        return pixels[start : start + self.shape[0] * height * width].reshape(self.shape[0], height, width)
+
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
-        """The images at these indices, checked when they are first read."""
-        self._check(indices)
-        return super().gather(indices, crops)
+        """The images at these indices: their centre, or the part that `crops` says."""
+        if crops is not None:
+            return gather_boxes(self, indices, crops)
+        return copy_centres(map(self.picture, indices.tolist()), len(indices), self.shape)
 
     def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
-        """Whole images in memory, checked when they are first read."""
-        self._check(indices)
-        return super().loaded(indices)
+        """Whole images in memory; a `DenseStore` where all have one size."""
+        if self.is_even:
+            return DenseStore(self.gather(indices))
+        return lay_out(map(self.picture, indices.tolist()), self._sizes[indices.cpu()], self.shape)
 
-    def expect(self, indices: Tensor) -> None:
-        """Let the system read these images ahead."""
-        for index in indices.tolist():
-            start, stop = self._place(index)
-            aligned = start - start % mmap.PAGESIZE
-            self._map.madvise(mmap.MADV_WILLNEED, aligned, stop - aligned)
+    def _map(self, block: Block) -> NDArray[np.uint8]:
+        pixels = map_file(self._path / block.file)
+        if block.digest_of(pixels) != block.digest:
+            raise Damaged(
+                f"{self._path / block.file}, class '{block.name}', is not as it was packed; copy it again, or pack the "
+                "folder again"
+            )
+        return pixels
 
-    def _place(self, index: int) -> tuple[int, int]:
-        start = int(self._places[index])
-        height, width = self._described.sizes[index].tolist()
-        return start, start + self.shape[0] * height * width
-
-    def _check(self, indices: Tensor) -> None:
-        """Compare the bytes of images with their digests, unless they were read before and not written to since."""
-        found = os.fstat(self._file.fileno())
-        self._refuse_shorter(found)
-        if found.st_mtime_ns != self._written:
-            self._checked = np.zeros_like(self._checked)
-            self._written = found.st_mtime_ns
-        wanted, checked = np.unique(indices.cpu().numpy()), self._checked
-        for index in wanted[~checked[wanted]].tolist():
-            if digest_of(self._read(index)) != self._described.pixels[index].tobytes():
-                stops = np.cumsum([block.images for block in self._blocks])
-                name = self._blocks[int(np.searchsorted(stops, index, side="right"))].name
-                raise Damaged(
-                    f"{self._path} is damaged: image {index} of its {self._part} part, of class '{name}', is not as it "
-                    "was packed; copy it again, or pack the folder again"
-                )
-            checked[index] = True
-
-    def _read(self, index: int) -> memoryview:
-        """The bytes of an image by an ordinary read: where the disk fails, a look at the map would end the process."""
-        start, stop = self._place(index)
-        data, done = np.empty(stop - start, dtype=np.uint8).data, 0
-        with files.naming(self._path):
-            while done < len(data):
-                count = os.preadv(self._file.fileno(), [data[done:]], self._first + start + done)
-                if not count:  # it was longer a moment ago
-                    raise self._cut_off()
-                done += count
-        return data
-
-    def _refuse_shorter(self, found: os.stat_result) -> None:
-        """Refuse a file that has lost its end since it was opened: a look at the map there would end the process."""
-        if found.st_size < self._stop:
-            raise self._cut_off()
-
-    def _cut_off(self) -> Damaged:
-        return Damaged(f"{self._path} was cut off or written anew while it was used; put it back as it was")
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _reopen, (self._path, self._part, self.shape, self._known_as)
 
 
 def _reopen(path: Path, part: str, shape: Shape, identity: str) -> PackedStore:
-    """The store of a pack elsewhere: refused where the file there is another one."""
+    """The store of a pack in another process: refused where the folder there is another pack."""
     pack = Pack.open(path)
     if pack.identity(part) != identity:
         raise UserError(f"{path} is another pack than the one that this work was begun with; copy that one there")
     return PackedStore(pack, part, shape)
 
 
-def digest_of(data: bytes | memoryview) -> bytes:
-    """What bytes are known by in a pack."""
-    return hashlib.blake2b(data, digest_size=DIGEST).digest()
+def map_file(path: Path) -> NDArray[np.uint8]:
+    """The bytes of a file, mapped."""
+    return np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
 
 
-def block_digest(images: Described) -> str:
-    """Of a class block: of the sizes and digests of its images, each of which is checked when it is first read."""
-    return digest_of(images.as_bytes()).hex()
+def write_end(index: Path, head: Mapping[str, Any], blocks: Sequence[Block]) -> None:
+    """Write the index of a finished pack: what opening it expects."""
+    lines = [json.dumps(each).encode() + b"\n" for each in (head, *(block.as_line() for block in blocks))]
+    lines.append(json.dumps({"end": _hash(b"".join(lines))}).encode() + b"\n")
+    index.write_bytes(b"".join(lines))
 
 
-def write_index(values: Mapping[str, Any], blocks: Sequence[Block], images: Described) -> bytes:
-    """An index as bytes."""
-    document = json.dumps({**values, "blocks": [block.as_json() for block in blocks]}, ensure_ascii=True).encode()
-    return len(document).to_bytes(8, "little") + document + images.as_bytes()
+def _as_picture(pixels: NDArray[np.uint8]) -> Image.Image:
+    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
-def _from_index(path: Path, data: bytes, footer: Footer) -> Pack:
-    """A pack of its index, whose values are checked: a file may have been made by anybody."""
-    length = int.from_bytes(data[:8], "little")
-    values = json.loads(data[8 : 8 + length])
-    if isinstance(values, dict) and isinstance(values.get("format"), int):
-        store.check_format(path, values["format"], FORMAT)
-    _INDEX(values, "")
-    blocks = tuple(map(Block.from_json, values["blocks"]))
-    images = Described.from_bytes(data[8 + length :], sum(block.images for block in blocks))
-    pack = Pack(path, values["size"], values["square"], values["channels"], blocks, images, values.get("skipped", 0))
-    _check_blocks(pack, footer.place)
-    return pack
-
-
-def _check_blocks(pack: Pack, end: int) -> None:
-    """Refuse blocks that overlap, leave the file, are out of order, or do not fit what is said of their images."""
-    parts = [block.part for block in pack.blocks]
-    if not pack.class_names or parts != sorted(parts, reverse=True) or not set(parts) <= {TRAIN, TEST}:
-        raise ValueError("its parts are not train, then test")
-    for part in (TRAIN, TEST):
-        names = [block.name for block in pack.blocks if block.part == part]
-        if names != sorted(set(names)) or not set(names) <= set(pack.class_names):
-            raise ValueError("its classes are not sorted, or not all of them are in the training part")
-    sides = pack.images.sizes
-    if len(sides) and (sides.min() < pack.size or sides.max() > MOST_SIDE):
-        raise ValueError(f"an image has sides of less than {pack.size} or more than {MOST_SIDE} pixels")
-    first, place, before = 0, PAGE, ""
-    for block in pack.blocks:
-        place = place if block.part == before else -(-place // PAGE) * PAGE
-        described = pack.images.part(first, first + block.images)
-        length = int(described.sizes.astype(np.int64).prod(axis=1).sum()) * pack.channels
-        if (block.place, block.length) != (place, length) or block_digest(described) != block.digest:
-            raise ValueError(f"the block of class {block.name} is not as its images are")
-        first, place, before = first + block.images, place + length, block.part
-    if place > end:
-        raise ValueError("a block lies outside of it")
+def _hash(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=DIGEST).hexdigest()

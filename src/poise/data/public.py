@@ -1,20 +1,27 @@
 """The names of `poise.data`, which loads them when one is asked for: behind most of them is torch."""
 
-from poise.data.augment import STRONGER, Augmentation, Draws, Preprocessing, mirror
+from poise.data.augment import (
+    STRONGER,
+    Augmentation,
+    Draws,
+    FeatureViews,
+    Preprocessing,
+    mirror,
+    suitable_augmentation,
+)
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
 from poise.data.clusters import cluster_centres, load_clustering
-from poise.data.features import FeatureViews
+from poise.data.crops import Crops, usable_kernels
+from poise.data.decode import Decoder
 from poise.data.feed import Feed, batch_bounds, fits, free_on
 from poise.data.herding import herd
 from poise.data.images import ImageSet
-from poise.data.inputs import decode_each, to_pixels
-from poise.data.kernels import usable_kernels
+from poise.data.inputs import Images, open_images, to_pixels
 from poise.data.memory import Memory, draw_reserve
 from poise.data.orders import class_order
-from poise.data.resampling import Crops
+from poise.data.sources.base import FEW_IMAGES, suitable_net
 from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
 from poise.data.streams import Stream, class_sizes, keep_some, make_stream
-from poise.data.suitable import FEW_IMAGES, suitable_augmentation, suitable_net
 
 __all__ = [
     "ALL_IMAGES",
@@ -23,12 +30,14 @@ __all__ = [
     "Augmentation",
     "Budget",
     "Crops",
+    "Decoder",
     "DenseStore",
     "Draws",
     "FeatureViews",
     "Feed",
     "FlatStore",
     "ImageSet",
+    "Images",
     "Memory",
     "PixelStore",
     "Preprocessing",
@@ -40,7 +49,6 @@ __all__ = [
     "class_order",
     "class_sizes",
     "cluster_centres",
-    "decode_each",
     "draw_reserve",
     "fits",
     "free_on",
@@ -51,6 +59,7 @@ __all__ = [
     "make_stream",
     "mirror",
     "on_arrival",
+    "open_images",
     "per_class",
     "resident",
     "suitable_augmentation",

@@ -4,9 +4,9 @@ An image set (`poise.data.images`) has labels, origins and a store. Selecting, j
 environments make views: lists of indices into stores, which copy and read nothing. Pixels are read by the feed and by
 few others (`Evaluator.extract`, digests, a learner's own exemplars when it is saved).
 
-There are three kinds. `DenseStore` is one tensor [N, C, H, W], in memory or on a device. `FlatStore` is one long row
-of bytes with the place, height and width of every image, [C, H, W] each: on a device, in memory, or mapped from a file
-(`poise.data.packs`); its images may have different sizes. `View` (`poise.data.views`) is a list of indices into others.
+There are four kinds. `DenseStore` is one tensor [N, C, H, W], in memory or on a device. `FlatStore` is one long row
+of bytes with the place, height and width of every image, [C, H, W] each, whose sizes may differ. `PackedStore`
+(`poise.data.packs`) is mapped from files. `View` (`poise.data.views`) is a list of indices into others.
 
 What a store must do:
 
@@ -20,14 +20,15 @@ What a store must do:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from poise.data.cropping import Rows, crop_batch
-from poise.data.resampling import Crops, resize_box_on_host
+from poise.data.crops import Crops, Rows, crop_batch, resize_box
 from poise.errors import UserError
 
 Shape = tuple[int, int, int]  # channels, height and width
@@ -75,9 +76,6 @@ class PixelStore(ABC):
     @abstractmethod
     def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
         """Whole images, in memory of their own on the store's device."""
-
-    def expect(self, indices: Tensor) -> None:  # noqa: B027 - nothing to do where pixels are in memory
-        """Say that these images are gathered next, so that a file is read ahead."""
 
     def identity(self) -> Iterator[bytes]:
         """What these images are known by, for a digest: their pixels, or what a file says of them."""
@@ -150,17 +148,13 @@ def _itself(store: PixelStore) -> PixelStore:
 
 
 class DenseStore(_Held):
-    """Images of one size in one tensor, uint8 [N, C, H, W]; where features stand for images, float32 [N, d, 1, views].
+    """Images of one size in a tensor, uint8 [N, C, H, W]; where features stand for images, float32 [N, d, 1, views]."""
 
-    `mapped` says that the tensor lies in a file, and takes no memory of the process.
-    """
-
-    def __init__(self, pixels: Tensor, *, mapped: bool = False) -> None:
+    def __init__(self, pixels: Tensor) -> None:
         features = pixels.dtype == torch.float32 and pixels.ndim == 4 and pixels.shape[2] == 1
         if (pixels.dtype != torch.uint8 or pixels.ndim != 4) and not features:
             raise UserError(f"pixels must be uint8 [N, C, H, W], not {describe(pixels)}; see to_pixels")
         self.pixels = pixels
-        self.in_memory = not mapped
         channels, height, width = pixels.shape[1:]
         self.shape = channels, height, width
 
@@ -211,9 +205,9 @@ class DenseStore(_Held):
         """The same images on another device."""
         return self if self.lies_on(torch.device(device)) else DenseStore(self.pixels.to(device))
 
-    def image(self, index: int) -> Tensor:
-        """One image, uint8 [C, H, W], not copied."""
-        return self.pixels[index]
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """One image in host memory, uint8 [C, H, W], not copied."""
+        return self.pixels[index].numpy()
 
     def rows(self) -> Rows:
         """As those of a `FlatStore`."""
@@ -228,14 +222,14 @@ class FlatStore(_Held):
     """Images of different sizes in one row of bytes.
 
     Args:
-        flat: uint8 [bytes], in memory, mapped, or on a device.
+        flat: uint8 [bytes], in memory or on a device.
         places: int64 [N]: where each image begins in it.
         sizes: int64 [N, 2]: height and width of each image; its bytes are [channels, height, width].
         shape: of what `gather` gives without crops; no image may be smaller.
     """
 
-    def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape, *, in_memory: bool = True) -> None:
-        self.flat, self.shape, self.in_memory = flat, shape, in_memory
+    def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape) -> None:
+        self.flat, self.shape = flat, shape
         self._sizes = sizes.cpu()
         self._places = places.cpu()
         self._even = bool((self._sizes == torch.tensor(shape[1:], device="cpu")).all())
@@ -267,13 +261,14 @@ class FlatStore(_Held):
             return gather_boxes(self, indices, crops)
         if self.device.type != "cpu":
             return self._gather_centres(indices.to(self.device))
-        return self._copy_centres(indices.cpu())
+        return copy_centres(map(self.picture, indices.tolist()), len(indices), self.shape)
 
-    def image(self, index: int) -> Tensor:
-        """One whole image, uint8 [C, H, W], not copied."""
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """One whole image in host memory, uint8 [C, H, W], not copied."""
         height, width = self._sizes[index].tolist()
         start = int(self._places[index])
-        return self.flat[start : start + self.shape[0] * height * width].view(self.shape[0], height, width)
+        flat: NDArray[np.uint8] = self.flat.numpy()
+        return flat[start : start + self.shape[0] * height * width].reshape(self.shape[0], height, width)
 
     def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
         """Whole images in memory of their own; a `DenseStore` where all have one size."""
@@ -281,15 +276,12 @@ class FlatStore(_Held):
             return DenseStore(self.gather(indices))
         indices = indices.cpu()
         sizes = self._sizes[indices]
+        if self.device.type == "cpu":
+            return lay_out(map(self.picture, indices.tolist()), sizes, self.shape)
         places, lengths = in_a_row(sizes, self.shape[0])
-        flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
-        into: Any = flat.numpy() if self.device.type == "cpu" else flat
-        out_of: Any = self.flat.numpy() if self.device.type == "cpu" else self.flat
-        for source, start, length in zip(
-            self._places[indices].tolist(), places.tolist(), lengths.tolist(), strict=True
-        ):
-            into[start : start + length] = out_of[source : source + length]
-        return FlatStore(flat, places, sizes, self.shape)
+        starts = self._places[indices].tolist()
+        parts = [self.flat[start : start + length] for start, length in zip(starts, lengths.tolist(), strict=True)]
+        return FlatStore(torch.cat(parts) if parts else self.flat[:0], places, sizes, self.shape)
 
     def rows(self) -> Rows:
         """All bytes, and of every image the place, height and width, on the store's device: for what must be fast."""
@@ -299,20 +291,8 @@ class FlatStore(_Held):
             self._rows = Rows(self.flat, self._places.to(self.device), heights, widths, self.shape[0], longest)
         return self._rows
 
-    def _copy_centres(self, indices: Tensor) -> Tensor:
-        """In numpy, whose loops over many small images are short, and leave other threads alone while they copy."""
-        channels, height, width = self.shape
-        found = torch.empty(len(indices), *self.shape, dtype=torch.uint8, device="cpu")
-        flat, images = self.flat.numpy(), found.numpy()
-        starts, sizes = self._places[indices].tolist(), self._sizes[indices].tolist()
-        for place, (start, (tall, wide)) in enumerate(zip(starts, sizes, strict=True)):
-            image = flat[start : start + channels * tall * wide].reshape(channels, tall, wide)
-            top, left = (tall - height) // 2, (wide - width) // 2
-            images[place] = image[:, top : top + height, left : left + width]
-        return found
-
     def _gather_centres(self, indices: Tensor) -> Tensor:
-        """The same without a look at any value, as a captured step needs it."""
+        """The centres on a device, without a look at any value, as a captured step needs it."""
         flat, places, heights, widths = self.rows()[:4]
         channels, height, width = self.shape
         places, heights, widths = (values.index_select(0, indices) for values in (places, heights, widths))
@@ -322,6 +302,29 @@ class FlatStore(_Held):
         inside = rows[:, :, None] * widths[:, None, None] + columns[:, None, :]
         planes = places[:, None] + torch.arange(channels, device=self.device) * (heights * widths)[:, None]
         return flat.take(planes[:, :, None, None] + inside[:, None])
+
+
+def copy_centres(pictures: Iterable[NDArray[np.uint8]], count: int, shape: Shape) -> Tensor:
+    """The centres of `count` pictures, uint8 [count, *shape].
+
+    In numpy, whose loops over many small images are short, and leave other threads alone while they copy.
+    """
+    found = torch.empty(count, *shape, dtype=torch.uint8, device="cpu")
+    images = found.numpy()
+    for place, picture in enumerate(pictures):
+        top, left = (picture.shape[1] - shape[1]) // 2, (picture.shape[2] - shape[2]) // 2
+        images[place] = picture[:, top : top + shape[1], left : left + shape[2]]
+    return found
+
+
+def lay_out(pictures: Iterable[NDArray[np.uint8]], sizes: Tensor, shape: Shape) -> FlatStore:
+    """A store in memory of whole pictures of these heights and widths [N, 2], copied one after the other."""
+    places, lengths = in_a_row(sizes, shape[0])
+    flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cpu")
+    into = flat.numpy()
+    for start, picture in zip(places.tolist(), pictures, strict=True):
+        into[start : start + picture.size] = picture.reshape(-1)
+    return FlatStore(flat, places, sizes, shape)
 
 
 def as_store(pixels: Tensor | PixelStore) -> PixelStore:
@@ -365,7 +368,7 @@ def chunks(store: PixelStore, most: int = _CHUNK) -> Iterator[tuple[int, int]]:
     return ((start, min(start + step, len(store))) for start in range(0, len(store), step))
 
 
-def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -> Tensor:
+def gather_boxes(store: Any, indices: Tensor, crops: Crops) -> Tensor:  # noqa: ANN401 - what has `picture`, or `rows`
     """The boxes of `crops` out of the images at these indices: on a device all at once, else one after the other."""
     if len(crops) != len(indices):
         raise UserError(f"{len(indices)} images came with {len(crops)} crops; give one for each image")
@@ -375,7 +378,7 @@ def gather_boxes(store: DenseStore | FlatStore, indices: Tensor, crops: Crops) -
     images = found.numpy()  # torch would wake its threads for every image, and wait for them on a busy machine
     boxes, mirrored = crops.boxes.tolist(), crops.mirrored.tolist()
     for row, index in enumerate(indices.tolist()):
-        scaled = resize_box_on_host(store.image(index).numpy(), tuple(boxes[row]), crops.size)
+        scaled = resize_box(store.picture(index), tuple(boxes[row]), crops.size)
         images[row] = scaled[..., ::-1] if mirrored[row] else scaled
     return found
 

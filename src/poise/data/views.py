@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poise.data.resampling import Crops
+from poise.data.crops import Crops
 from poise.data.stores import DenseStore, FlatStore, PixelStore, in_a_row
 
 
@@ -79,12 +79,6 @@ class View(PixelStore):
             return DenseStore(chosen.all())
         parts = [(base.select(self.index[indices[places]]), places) for base, places in self._parts(indices)]
         return _in_a_row(parts, len(indices))
-
-    def expect(self, indices: Tensor) -> None:
-        """Say that these images are gathered next."""
-        indices = indices.cpu()
-        for base, places in self._parts(indices):
-            base.expect(self.index[indices[places]])
 
     def identity(self) -> Iterator[bytes]:
         """What these images are known by: pixels, or what the file that they are in says of them."""

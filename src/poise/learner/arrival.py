@@ -20,10 +20,9 @@ from torch.utils.data import DataLoader, Dataset
 
 from poise import draws
 from poise.actions import Action
-from poise.data import Budget, ImageSet, Memory, PixelStore, draw_reserve
-from poise.data.arrays import check_dense
+from poise.data import Budget, Decoder, ImageSet, Memory, PixelStore, draw_reserve, open_images
 from poise.data.images import all_but, image_digests
-from poise.data.labelled import Wanted, read_labelled, read_unlabelled
+from poise.data.inputs import check_dense
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole
 from poise.learner.labels import Label, plain_label
@@ -181,7 +180,7 @@ def labelled_store(
 
     With `held_out` they are to judge by, and of a pack those of its test part.
     """
-    store, found = read_labelled(images, labels, _wanted_form(settings, knowledge), held_out=held_out)
+    store, found = open_images(images, labels, _decoder_for(settings, knowledge), held_out=held_out)
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
     store, plain = _check_shape(store, knowledge).to("cpu"), plain_labels(found)
@@ -195,15 +194,17 @@ def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_o
 
     Of a pack they are those of its test part where it has one or, if not `held_out`, those that are learned.
     """
-    return _check_shape(read_unlabelled(images, _wanted_form(settings, knowledge), held_out=held_out), knowledge)
+    decoder = _decoder_for(settings, knowledge)
+    store, _ = open_images(images, decoder=decoder, labelled=False, held_out=held_out)
+    return _check_shape(store, knowledge)
 
 
-def _wanted_form(settings: Settings, knowledge: Knowledge) -> Wanted:
-    """The size of the images, where it is known, the number of channels, and how pictures are scaled."""
+def _decoder_for(settings: Settings, knowledge: Knowledge) -> Decoder:
+    """How pictures are decoded: to the shape of those that were learned from, if there are any."""
     if knowledge.shape is not None:
-        return Wanted(knowledge.shape[1:], knowledge.shape[0], knowledge.short_side)
+        return Decoder(knowledge.shape[1:], knowledge.shape[0], knowledge.short_side)
     side = settings.image_size
-    return Wanted() if side is None else Wanted((side, side), short_side=side)
+    return Decoder() if side is None else Decoder((side, side), short_side=side)
 
 
 def _check_shape(store: PixelStore, knowledge: Knowledge) -> PixelStore:

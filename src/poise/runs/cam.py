@@ -16,8 +16,7 @@ from pathlib import Path
 
 from poise import store
 from poise.data import Stream
-from poise.data.packfile import is_pack
-from poise.data.sources.layout import image_files
+from poise.data.sources.layout import image_files, is_pack
 from poise.errors import UserError
 from poise.files import open_plain
 from poise.learner import Learner

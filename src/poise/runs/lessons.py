@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from poise import store
-from poise.data.packfile import ENDING
 from poise.data.packs import Pack
-from poise.data.sources.layout import labelled_files
+from poise.data.sources.layout import PACK, is_pack, labelled_files
 from poise.errors import MOST_NAMED, BadImages, UnreadFile, UserError, shown
 from poise.learner import Images, Learner, Settings
 from poise.training import Event
@@ -58,7 +57,7 @@ class Given(NamedTuple):
 
 def open_images(folder: Path) -> Given:
     """What a folder or a pack gives to learn."""
-    if folder.suffix == ENDING and not folder.is_dir():
+    if folder.suffix == PACK or is_pack(folder):
         pack = Pack.open(folder)
         return Given(pack, None, pack.class_names)
     files, labels = labelled_files(folder)

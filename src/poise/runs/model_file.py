@@ -14,7 +14,7 @@ from typing import Any, Final
 import torch
 
 from poise import __version__, files, locks, store
-from poise.data.packfile import is_pack
+from poise.data.sources.layout import is_pack
 from poise.errors import (
     Damaged,
     Malformed,

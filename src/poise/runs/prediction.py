@@ -19,11 +19,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from poise.data import decode_each
-from poise.data.packed_images import PackedImage, PackedPart
-from poise.data.packfile import ENDING, is_pack
-from poise.data.packs import Pack
-from poise.data.sources.layout import image_files, labelled_files
+from poise.data import Decoder
+from poise.data.packs import Pack, PackedImage
+from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
 from poise.errors import UserError
 from poise.files import expand_user, naming
 from poise.learner import Label, Learner, least_images
@@ -172,28 +170,27 @@ def _list_images(paths: Sequence[Path], *, streamed: bool) -> list[list[Path] | 
 
 def _names_pack(path: Path) -> bool:
     """Whether this is a pack, whatever its name, or is called one: then what is wrong with it is said."""
-    return is_pack(path) or (path.suffix == ENDING and not path.is_dir())
+    return is_pack(path) or path.suffix == PACK
 
 
 def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = False) -> Iterator[Prediction]:
     """The `top` most probable classes of each image of a pack's test part, or of its only part; a few are held."""
-    seen = _see_pack(learner, pack)
     if not pack.has_test:
         log.warning("%s has no test part: these are the images that are trained on", pack.path)
-    described = seen.describe()
-    for images in seen.stream(CHUNK):
+    described = pack.describe(pack.exam_part)
+    for images in pack.stream(pack.exam_part, _decoder_of(learner), CHUNK):
         predicted = _predict_each(learner, images, reject=reject)
         for packed, (chances, rejected) in zip(islice(described, len(images)), predicted, strict=True):
             ranked = _rank_classes(chances, learner.classes_, top)
             yield Prediction(pack.path, ranked, rejected=bool(rejected), packed=packed)
 
 
-def _see_pack(learner: Learner, pack: Pack) -> PackedPart:
-    """The part of a pack that was held out, as this learner sees images."""
+def _decoder_of(learner: Learner) -> Decoder:
+    """How this learner sees pictures."""
     if learner.shape_ is None:
         raise UserError("this learner has learned nothing yet")
     channels, *size = learner.shape_
-    return PackedPart.of(pack, (size[0], size[1]), channels, learner.knowledge.short_side, held_out=True)
+    return Decoder((size[0], size[1]), channels, learner.knowledge.short_side)
 
 
 def predict_files(
@@ -203,12 +200,10 @@ def predict_files(
 
     With `reject`, files that look like no known class are rejected, by the learner's threshold.
     """
-    if learner.shape_ is None:
-        raise UserError("this learner has learned nothing yet")
-    channels, *size = learner.shape_
+    decoder = _decoder_of(learner)
     for start in range(0, len(paths), CHUNK):
         some = paths[start : start + CHUNK]
-        decoded = decode_each(some, (size[0], size[1]), channels, learner.knowledge.short_side)
+        decoded = decoder.decode_each(some)
         images = [image for image in decoded if isinstance(image, Tensor)]
         found = iter(_predict_each(learner, torch.stack(images), reject=reject) if images else ())
         for path, image in zip(some, decoded, strict=True):
@@ -338,16 +333,16 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 
 
 def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
-    seen = _see_pack(learner, pack)
-    names = seen.labels()
+    names = pack.names(pack.exam_part)
     unknown = _count_unknown(learner, names, pack.path)
     asked = [place for place, name in enumerate(names) if name not in unknown]
-    predicted = map(str, learner.predict(seen.read().select(torch.tensor(asked))).tolist())
+    store = pack.read(pack.exam_part, _decoder_of(learner))
+    predicted = map(str, learner.predict(store.select(torch.tensor(asked))).tolist())
     images = Counter(names[place] for place in asked)
     right = Counter(
         name for name, found in zip((names[place] for place in asked), predicted, strict=True) if name == found
     )
-    return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=seen.part)
+    return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=pack.exam_part)
 
 
 def _count_unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:

@@ -10,11 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from poise.data.augment import Augmentation
+from poise.data.augment import Augmentation, suitable_augmentation
 from poise.data.images import ImageSet, image_digests
 from poise.data.inputs import to_pixels
-from poise.data.sources.base import Source, digest, warn_of_copies
-from poise.data.suitable import suitable_augmentation, suitable_net
+from poise.data.sources.base import Source, digest, suitable_net, warn_of_copies
 from poise.errors import UserError
 
 Label = int | str

@@ -6,6 +6,7 @@ import hashlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -15,6 +16,27 @@ from poise.data.images import ImageSet
 from poise.data.stores import PixelStore
 
 log = logging.getLogger(__name__)
+
+#: For at most so many images a small network is chosen.
+FEW_IMAGES: Final = 20_000
+#: Up to this side an image counts as tiny, such as a digit of 8 pixels.
+TINY: Final = 12
+WIDE_FROM: Final = 200  # tiny images, from which on the small network has twice the channels
+
+
+def suitable_net(side: int, images: int | None = None) -> str:
+    """The backbone for images whose shorter side has this many pixels, and for so many of them if that is known.
+
+    Where only a few pixels are looked at, twice as many channels cost little, and pay once there are some images.
+
+    >>> suitable_net(32), suitable_net(8, 500), suitable_net(32, 500), suitable_net(96, 500), suitable_net(224, 500)
+    ('resnet32', 'small-wide', 'small', 'small2', 'small4')
+    """
+    if images is not None and images <= FEW_IMAGES:
+        if side <= TINY:
+            return "small-wide" if images >= WIDE_FROM else "small"
+        return "small" if side <= 64 else "small2" if side <= 128 else "small4"
+    return "small" if side <= TINY else "resnet32" if side <= 64 else "resnet18"
 
 
 class Source(ABC):

@@ -11,10 +11,9 @@ import torch
 
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
-from poise.data.packfile import ENDING
 from poise.data.sources.base import Source, digest
 from poise.data.sources.folder import FolderSource
-from poise.data.sources.layout import scan
+from poise.data.sources.layout import PACK, is_pack, scan
 from poise.data.sources.pack import PackSource
 from poise.data.sources.registry import Collection, explain_missing
 from poise.data.stores import FlatStore
@@ -41,12 +40,12 @@ def own_net(collection: Collection) -> str:
 
 def open_collection(collection: Collection, place: Path) -> Source:
     """The data set from where it lies: a pack, or class folders where its images are small."""
-    if place.suffix == ENDING:
+    if is_pack(place):
         return PackedCollection(collection, place)
     if collection.needs_pack:
         collection.select(sorted(scan(place).train), str(place))
         only = f" --classes {collection.name}" if collection.name != "imagenet" else ""
-        pack = shlex.quote(f"{place.parent / collection.folder}{ENDING}")
+        pack = shlex.quote(f"{place.parent / collection.folder}{PACK}")
         raise UserError(
             f"{collection.title} in {place} is too large to be decoded at each start; pack it once: poise data pack "
             f"{shlex.quote(str(place))} --out {pack}{only}, then poise data add {collection.name} --from {pack}"

@@ -26,6 +26,9 @@ ENDINGS: Final = frozenset(
 )
 #: Endings of images that Pillow cannot decode.
 UNREADABLE: Final = frozenset({".heic", ".heif"})
+#: How the name of a pack ends, and the file by which one is recognised.
+PACK: Final = ".pack"
+INDEX: Final = "index.jsonl"
 _SPLIT_SEED = 1993
 _SYNSET: Final = re.compile(r"n\d{8}")
 
@@ -38,6 +41,11 @@ class Layout:
 
     train: Files
     test: Files | None
+
+
+def is_pack(path: Path) -> bool:
+    """Whether there is a pack, whatever it is called."""
+    return (path / INDEX).is_file()
 
 
 def scan(folder: Path) -> Layout:

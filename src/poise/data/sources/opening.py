@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poise.data.packfile import ENDING, is_pack
 from poise.data.sources.arrays import ArraySource
 from poise.data.sources.base import Source, digest
 from poise.data.sources.cifar import CifarSource
 from poise.data.sources.digits import DigitsSource
 from poise.data.sources.folder import FolderSource
 from poise.data.sources.imagenet import OutlinedSource, open_collection
-from poise.data.sources.layout import image_files, labelled_files
+from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
 from poise.data.sources.pack import PackSource
 from poise.data.sources.registry import (
     COLLECTIONS,
@@ -64,7 +63,7 @@ def open_source(data: str | Path, *, size: int | None = None, outlined: bool = F
         return OutlinedSource(COLLECTIONS[name], place)
     if place is not None:
         return _open_place(place, name, size)
-    if not is_published(name) and (path.is_dir() or path.suffix == ENDING):
+    if not is_published(name) and (path.is_dir() or path.suffix == PACK):
         return _open_place(path, None, size)
     missing = f"{name} was not found; " if is_published(name) else ""
     raise UserError(f"{missing}{explain_missing(name)}")
@@ -76,7 +75,7 @@ def _open_place(path: Path, name: str | None, size: int | None = None) -> Source
         return CifarSource(RELEASES[name], path)
     if name in COLLECTIONS:
         return open_collection(COLLECTIONS[name], path)
-    if path.suffix == ENDING:
+    if path.suffix == PACK or is_pack(path):
         return PackSource(path, name=name, size=size)
     try:
         return FolderSource(path, name=name, size=size)
@@ -101,7 +100,7 @@ def add_source(name: str, folder: Path) -> Source:
     if name == EMBEDDED:
         raise UserError(f"'{EMBEDDED}' is the embedded data set; register the folder under another name")
     place = folder.expanduser().resolve()
-    if not place.is_dir() and (name in RELEASES or not is_pack(place)):
+    if not place.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder that holds the data set, or a pack")
     if name in RELEASES:
         place = RELEASES[name].found_in(place) or place

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 
+from poise.data.augment import suitable_augmentation
 from poise.data.images import ImageSet
 from poise.data.packs import TEST, TRAIN, Pack
-from poise.data.sources.base import Source, warn_of_copies
+from poise.data.sources.base import Source, suitable_net, warn_of_copies
 from poise.data.sources.registry import own_name
-from poise.data.suitable import suitable_augmentation, suitable_net
 from poise.errors import UserError
 
 

@@ -18,8 +18,7 @@ from typing import Final
 import numpy as np
 
 from poise import store
-from poise.data.packfile import ENDING, is_pack
-from poise.data.sources.layout import has_imagenet_names, scan
+from poise.data.sources.layout import PACK, has_imagenet_names, is_pack, scan
 from poise.errors import Damaged, UserError, shown, suggestion
 
 #: The data set that comes along.
@@ -208,7 +207,7 @@ def _look_up(name: str) -> KnownSource:
     if place is None:
         return KnownSource(name, kind, None, explain_missing(name))
     if kind == "class folders":
-        kind = "pack" if place.suffix == ENDING else "ImageNet" if has_imagenet_names(place) else kind
+        kind = "pack" if place.suffix == PACK else "ImageNet" if has_imagenet_names(place) else kind
     return KnownSource(name, kind, str(place))
 
 
@@ -228,7 +227,7 @@ def own_name(path: Path) -> str:
     >>> own_name(Path("/photos/pets.pack")), own_name(Path("/photos/cifar100.pack")), own_name(Path("/photos/digits"))
     ('pets', 'cifar100 (pack)', 'digits (folder)')
     """
-    packed = path.suffix == ENDING
+    packed = path.suffix == PACK
     word = path.stem if packed else path.name
     return f"{word} ({'pack' if packed else 'folder'})" if is_published(word) else word
 
@@ -245,7 +244,7 @@ def find(name: str) -> Path | None:
     whole = "imagenet" if collection.part and name != "imagenet" else None
     found = None
     for place in chain(_places(name, collection.folder), _places(whole) if whole else ()):
-        if place.suffix == ENDING or not collection.needs_pack:
+        if place.suffix == PACK or not collection.needs_pack:
             return place
         found = found or place
     return found
@@ -255,8 +254,8 @@ def _places(name: str, folder: str | None = None) -> Iterator[Path]:
     """Where packs and class folders of this name lie: in POISE_DATA (as `folder`, or under the name), or registered."""
     root = _data_folder()
     for word in dict.fromkeys((folder or name, name)) if root is not None else ():
-        if is_pack(root / f"{word}{ENDING}"):
-            yield root / f"{word}{ENDING}"
+        if is_pack(root / f"{word}{PACK}"):
+            yield root / f"{word}{PACK}"
         if any(each.is_dir() for each in root.glob(f"{word}/*")):  # not a folder that is only called so
             yield root / word
     yield from _registered_place(name)
@@ -267,7 +266,7 @@ def _registered_place(name: str) -> Iterator[Path]:
     if place is None:
         return
     if not place.exists():
-        source = f"FILE{ENDING}" if place.suffix == ENDING else "FOLDER"
+        source = f"FOLDER{PACK}" if place.suffix == PACK else "FOLDER"
         raise UserError(
             f"{name} is registered at {place}, which is gone; put it back, run poise data add {name} --from {source}, "
             f"or poise data remove {name}"
@@ -286,7 +285,7 @@ def explain_missing(name: str) -> str:
         place = collection.folder
         step = f"put train/CLASS/* and val/CLASS/* of {collection.title} into a folder and run"
         if collection.needs_pack:
-            place = f"{collection.folder}{ENDING}"
+            place = f"{collection.folder}{PACK}"
             only = f" --classes {name}" if name != "imagenet" else ""
             step = "put train/CLASS/* and val/CLASS/* of ImageNet into a folder and run poise data pack FOLDER "
             step += f"--out {place}{only}, then"
