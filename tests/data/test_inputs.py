@@ -61,9 +61,9 @@ class Streamed(IterableDataset[Any]):
         return iter(self._items)
 
 
-def refusal(images: Any, labels: Any = None, decoder: Decoder = Decoder()) -> str:
+def refusal(images: Any, labels: Any = None, decoder: Decoder | None = None) -> str:
     with pytest.raises(UserError) as caught:
-        open_images(images, labels, decoder)
+        open_images(images, labels, decoder or Decoder())
     assert "\n" not in str(caught.value)
     return str(caught.value)
 

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
-from torch.utils._python_dispatch import TorchDispatchMode
 
-from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds, stores
-from poise.data.resampling import resize_box, resize_box_on_host
+from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds
+from poise.data.crops import resize_box
 from poise.data.stores import resident
 from poise.data.views import View, join_stores
 
@@ -39,7 +34,13 @@ def dense(count: int = 4) -> DenseStore:
 def whole(store: PixelStore, index: int) -> torch.Tensor:
     """One image as it is stored."""
     found = store.loaded(torch.tensor([index]))
-    return found.pixels[0] if isinstance(found, DenseStore) else found.image(0)
+    return found.pixels[0] if isinstance(found, DenseStore) else torch.from_numpy(found.picture(0))
+
+
+def scaled(image: torch.Tensor, crops: Crops, row: int) -> torch.Tensor:
+    """The part of an image that the crops say, by Pillow."""
+    found = torch.from_numpy(resize_box(image.numpy(), tuple(crops.boxes[row].tolist()), crops.size))
+    return found.flip(-1) if crops.mirrored[row] else found
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> bool:
@@ -57,21 +58,6 @@ def crops_for(store: PixelStore, indices: list[int]) -> Crops:
     return Crops(torch.tensor(boxes, dtype=torch.float32), mirrored, (6, 5))
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("size", [(224, 224), (7, 30), (64, 64)])
-def test_a_box_is_scaled_as_pillow_does_it(seed: int, size: tuple[int, int]) -> None:
-    generator = np.random.default_rng(seed)
-    image = generator.integers(0, 256, (90, 120, 3), dtype=np.uint8)
-    width, height = generator.uniform(5, 120), generator.uniform(5, 90)
-    left, top = generator.uniform(0, 120 - width), generator.uniform(0, 90 - height)
-    found = resize_box(torch.from_numpy(image).permute(2, 0, 1), (left, top, width, height), size)
-    box = (left, top, left + width, top + height)
-    expected = Image.fromarray(image).resize(size[::-1], Image.Resampling.BILINEAR, box=box)
-    difference = np.abs(found.permute(1, 2, 0).numpy().astype(int) - np.asarray(expected).astype(int))
-    assert difference.max() <= 1
-    assert (difference > 0).mean() < 0.01
-
-
 @pytest.mark.parametrize("store", [dense(), flat()], ids=["dense", "flat"])
 def test_crops_are_cut_out_of_the_whole_image_scaled_and_mirrored(store: PixelStore) -> None:
     indices = [3, 0, 3, 1]
@@ -79,33 +65,8 @@ def test_crops_are_cut_out_of_the_whole_image_scaled_and_mirrored(store: PixelSt
     found = store.gather(torch.tensor(indices), crops)
     assert found.shape == (4, 3, 6, 5)
     for row, index in enumerate(indices):
-        image = resize_box(whole(store, index), tuple(crops.boxes[row].tolist()), (6, 5))
-        assert close(found[row], image.flip(-1) if crops.mirrored[row] else image)
-
-
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes the operations of torch that are called."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.names.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-@pytest.mark.parametrize("store", [dense(), flat()], ids=["dense", "flat"])
-def test_on_a_cpu_crops_are_copied_without_the_threads_of_torch(store: PixelStore) -> None:
-    indices = [3, 0, 3, 1]
-    crops = crops_for(store, indices)
-    with _Operations() as called:
-        found = store.gather(torch.tensor(indices), crops)
-    assert not {"copy_", "flip", "stack"} & set(called.names), "each would wait for threads, once an image"
-    for row, index in enumerate(indices):
-        box = tuple(crops.boxes[row].tolist())
-        image = torch.from_numpy(resize_box_on_host(whole(store, index).numpy(), box, crops.size))
-        assert torch.equal(found[row], image.flip(-1) if crops.mirrored[row] else image)
+        image = scaled(whole(store, index), crops, row)
+        assert close(found[row], image)
 
 
 def test_the_whole_image_as_a_box_is_the_image() -> None:
@@ -151,8 +112,7 @@ def test_a_view_of_several_stores_crops_each_image_as_asked() -> None:
     found = view.gather(torch.tensor([2, 0, 1, 5]), crops)
     images = [whole(second, 0), whole(first, 1), whole(second, 2), whole(first, 2)]
     for row, image in enumerate(images):
-        scaled = resize_box(image, tuple(crops.boxes[row].tolist()), (6, 5))
-        assert close(found[row], scaled.flip(-1) if crops.mirrored[row] else scaled)
+        assert close(found[row], scaled(image, crops, row))
 
 
 def test_a_view_of_all_is_the_store_and_a_view_of_views_names_each_store_once() -> None:
@@ -177,35 +137,6 @@ def test_selecting_and_joining_reads_no_pixel() -> None:
     assert some.first_of_each_label(1).labels.tolist() == [1, 2, 3, 0]
     with pytest.raises(AssertionError, match="was read"):
         some.pixels  # noqa: B018
-
-
-#: Who reads pixels besides the stores themselves, and what for.
-READERS = {
-    "data/feed.py": "batches",
-    "data/images.py": "digests of single images",
-    "data/labelled.py": "few images of a user",
-    "data/packed_images.py": "images of a pack, a few at a time",
-    "data/augment.py": "mean and standard deviation",
-    "training/step.py": "two images, through the feed",
-    "training/capture.py": "batches, through the feed",
-    "training/evaluate.py": "batches to look at",
-    "tuning/bilevel.py": "batches of the validation part",
-    "learner/judging.py": "whether left and right matter",
-    "learner/state.py": "exemplars that are saved",
-    "learner/upkeep.py": "exemplars and their ids",
-    "experiment/cam.py": "a few exam images in a figure",
-}
-
-
-def test_pixels_are_read_in_few_places() -> None:
-    source = Path(stores.__file__).parents[1]
-    named = r"(images|kept|exemplars|reserve|new|valid)"
-    pattern = re.compile(rf"(store|feed)\.(gather|part|loaded|all)\(|{named}\.pixels\b")
-    readers = {
-        path.relative_to(source).as_posix() for path in source.rglob("*.py") if pattern.search(path.read_text("utf-8"))
-    }
-    own = {f"data/{name}.py" for name in ("stores", "views", "packs")}
-    assert readers - own == set(READERS)
 
 
 def test_what_is_kept_does_not_hold_the_rest_in_memory() -> None:

@@ -153,7 +153,8 @@ def _read_classes(folder: Path, least: int = 2) -> Files:
             inner = f"; if its folders are the classes, give {folder / name}" if any(map(_is_folder, entries)) else ""
             raise UserError(f"class folder {folder / name} has no image; add some or remove the folder{inner}")
         classes[name] = tuple(folder / name / image for image in images)
-        others = {entry.name for entry in entries}.difference(images)
+        known = set(images)
+        others = [entry.name for entry in entries if entry.name not in known]
         left_out.update(Path(other).suffix.lower() or "no ending" for other in others)
     if len(classes) < least:
         found = f"only one class folder, {next(iter(classes))}" if classes else "no class folder"

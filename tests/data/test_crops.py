@@ -1,4 +1,4 @@
-"""Crops of many images at once against Pillow, and against the plain reading, image by image."""
+"""Random resized crops: where they lie, and what is seen of them, against Pillow."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from PIL import Image
 
 from poise import draws as addresses
-from poise.data import Crops, DenseStore, FlatStore
-from poise.data.boxes import draw_boxes
-from poise.data.cropping import Rows, crop_batch, crop_plainly
+from poise.data import Augmentation, Crops, DenseStore, FlatStore
+from poise.data.crops import RATIOS, Rows, crop_batch, crop_plainly, draw_boxes
+from poise.errors import UserError
 
 SIZE = (48, 56)
 Pixels = npt.NDArray[np.uint8]
@@ -96,11 +96,6 @@ def test_nothing_on_the_device_is_read_back() -> None:
     assert (found.shape, found.dtype) == ((3, 3, *SIZE), torch.uint8)
 
 
-def test_what_a_kernel_reads_lies_side_by_side() -> None:
-    for store in (in_rows(some_images(3)), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))):
-        assert all(values.is_contiguous() for values in store.rows()[:4])
-
-
 def test_grey_images_of_one_size() -> None:
     pixels = torch.from_numpy(addresses.generator(0, "grey").integers(0, 256, (3, 1, 8, 8), dtype=np.uint8))
     store = DenseStore(pixels)
@@ -161,3 +156,68 @@ class TestOnAGpu:
         static.mirrored.copy_(second.mirrored)
         graph.replay()
         assert torch.equal(found, expected)
+
+
+# Where they lie -----------------------------------------------------------------------------------------------------
+
+
+def boxes_of(
+    height: int, width: int, count: int = 5000, least: float = 0.08
+) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    return draw_boxes(np.tile([[height, width]], (count, 1)), least, addresses.generator(0, "boxes", height, width))
+
+
+@pytest.mark.parametrize("size", [(256, 341), (341, 256), (256, 256), (64, 64), (8, 8)], ids=str)
+def test_they_lie_inside_of_the_image_in_whole_pixels(size: tuple[int, int]) -> None:
+    height, width = size
+    boxes = boxes_of(height, width)
+    left, top, wide, high = boxes.T
+    assert boxes.dtype == np.float32
+    assert (boxes == np.rint(boxes)).all()
+    assert left.min() == top.min() == 0
+    assert (left + wide).max() == width
+    assert (top + high).max() == height
+    assert min(wide.min(), high.min()) >= 1
+
+
+def test_areas_and_ratios_are_spread_as_they_are_drawn() -> None:
+    _, _, wide, high = boxes_of(300, 300, 20_000).astype(np.float64).T
+    shares, ratios = wide * high / 90_000, wide / high
+    assert (shares.min() > 0.07, shares.max() <= 1) == (True, True)
+    assert ratios.min() > RATIOS[0] - 0.02
+    assert ratios.max() < RATIOS[1] + 0.03
+    small = shares < 0.5  # all of these fit into the image, so none is drawn again
+    assert np.histogram(shares[small], bins=4, range=(0.08, 0.5))[0].std() < 0.05 * small.sum() / 4
+    assert abs(np.log(ratios[small]).mean()) < 0.01
+
+
+def test_where_nothing_fits_it_is_the_largest_centre_of_such_a_ratio() -> None:
+    boxes = boxes_of(20, 400, 50, least=0.9)  # 90 % of so long an image is no box of these ratios
+    assert np.unique(boxes, axis=0).tolist() == [[186.0, 0.0, 27.0, 20.0]]
+    assert np.unique(boxes_of(400, 20, 50, least=0.9), axis=0).tolist() == [[0.0, 186.0, 20.0, 27.0]]
+
+
+def test_the_same_address_gives_the_same_and_other_images_their_own() -> None:
+    sizes = torch.tensor([[256, 300 + 10 * number] for number in range(70)])
+    augmentation = Augmentation(pad=0, resized=0.08)
+    first, again = (augmentation.draw(70, addresses.generator(3, "epoch", 1), sizes) for _ in range(2))
+    assert first.boxes is not None
+    assert again.boxes is not None
+    assert torch.equal(first.boxes, again.boxes)
+    assert len(torch.unique(first.boxes, dim=0)) > 60
+    assert torch.equal(first.mirrored, again.mirrored)
+
+
+def test_other_draws_are_those_without_boxes() -> None:
+    plain = Augmentation(pad=0, brightness=0.2).draw(9, addresses.generator(3, "epoch", 1))
+    boxed = Augmentation(pad=0, brightness=0.2, resized=0.08).draw(
+        9, addresses.generator(3, "epoch", 1), torch.full((9, 2), 32)
+    )
+    assert torch.equal(plain.mirrored, boxed.mirrored)
+    assert torch.equal(plain.brightness, boxed.brightness)
+
+
+@pytest.mark.parametrize("keys", [{"resized": 1.5, "pad": 0}, {"resized": 0.08, "pad": 4}])
+def test_settings_without_meaning_are_refused(keys: dict[str, float]) -> None:
+    with pytest.raises(UserError):
+        Augmentation(**keys)  # type: ignore[arg-type]
