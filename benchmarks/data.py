@@ -29,11 +29,11 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
+from poise.data.packfile import MAGIC, PAGE, Footer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from poise.data import Augmentation, Crops, Feed, ImageSet, batch_bounds
-from poise.data.packfile import MAGIC, PAGE, Footer
 from poise.data.packing import Packing
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, Pack, block_digest, digest_of, write_index
 from poise.data.sources import PackSource

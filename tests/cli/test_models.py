@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from poise.data.packfile import Footer, read_footer
 from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
 from poise.data import inputs
-from poise.data.packfile import Footer, read_footer
 from poise.learner import save_state
 from poise.nets import Model
 from poise.runs import Lesson, ModelFile, prediction

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from poise.data.labelled import read_labelled
 
 from poise.data import inputs
-from poise.data.labelled import read_labelled
 
 PHOTOS, WIDTH, HEIGHT = 10, 4000, 3000
 
