@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 from collections.abc import Callable
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor
 from poise import Budget, Learner
 from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS
-from poise.training import Event
+from poise.testing import check_resuming
 from poise.tuning import UNTUNED, tuner_kind, tuner_names
 
 MakeImages = Callable[..., ImageSet]
@@ -151,11 +150,9 @@ def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arri
     assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
-    method: str, arriving: list[Arrays], stop_anywhere: Callable[..., list[Event]], tmp_path: Path
-) -> None:
+def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(method: str, arriving: list[Arrays]) -> None:
     learner = learner_of(method, **TRYING)
     for images in arriving[:2]:
         learner.partial_fit(*images)
-    learner.save(tmp_path / "before")  # stopped before anything is tried, between trials, in the training
-    stop_anywhere(partial(Learner.load, tmp_path / "before", device="cpu"), *arriving[2], 7)
+    pixels, labels = arriving[2]
+    check_resuming(lambda: copy.deepcopy(learner), pixels, np.asarray(labels), stops=2)

@@ -33,9 +33,7 @@ def make_images(labels: Sequence[int], seed: int = 0) -> tuple[Images, NDArray[n
     return (noise + 20 * (classes % 6)[:, None, None, None]).astype(np.uint8), classes
 
 
-def check_resuming(
-    make: Callable[[], Learner], images: Images, labels: NDArray[np.int64], *, stops: int = 3
-) -> None:
+def check_resuming(make: Callable[[], Learner], images: Images, labels: NDArray[np.int64], *, stops: int = 3) -> None:
     """Stop a learner at a few drawn events of a phase, save it, load it, go on: the bytes are those without a stop.
 
     `make` gives learners that stand before the phase.
@@ -192,7 +190,7 @@ class MethodSuite:
     # Exactness ------------------------------------------------------------------------------------------------------
 
     def test_the_seed_alone_decides(self) -> None:
-        """Equal values with a seed, whatever torch's global generator says, which does not move; others with another."""
+        """Equal values with one seed, others with another; torch's global generator neither counts nor moves."""
         torch.manual_seed(1)
         before = torch.get_rng_state()
         one = _values(self.learned(2))
