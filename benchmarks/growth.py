@@ -39,7 +39,7 @@ def phase_seconds(learner: Learner, phases: int, images: int) -> tuple[list[floa
     seconds, kept = [], []
     for label in range(phases):
         arrived = images_of(label, images)
-        kept.append(len(learner.memory or ()))
+        kept.append(len(learner.memory_ or ()))
         began = time.process_time()
         learner.partial_fit(arrived, [label] * images)
         seconds.append(time.process_time() - began)
@@ -87,7 +87,7 @@ def main() -> None:
     )
     seconds, kept = phase_seconds(learner, given.phases, given.images)
     asked = {name: getattr(given, name) for name in ("method", "phases", "images", "memory", "epochs", "threads")}
-    total = {"total_seconds": round(sum(seconds), 1), "kept_images": len(learner.memory or ())}
+    total = {"total_seconds": round(sum(seconds), 1), "kept_images": len(learner.memory_ or ())}
     print(json.dumps({"poise": __version__, **asked, **growth(seconds, kept), **total}))
 
 

@@ -184,4 +184,4 @@ def test_equal_spaces_are_equal_and_hashable() -> None:
 @pytest.mark.parametrize("policy", ["fixed", "race"])
 def test_a_wrong_word_for_a_space_is_refused_whether_something_is_tuned_or_not(policy: str) -> None:
     with pytest.raises(UserError, match=r"unknown action space 'papr'.*paper"):
-        Learner(policy=policy, space="papr")
+        _ = Learner(policy=policy, space="papr").settings

@@ -204,8 +204,8 @@ def test_a_learner_that_keeps_no_image_learns_more(poise: Command) -> None:
     second = pictures(Path("second"), "eel fox", first=50)
     assert poise("learn", "model", second).out == "model: 4 classes\n"
     learner = Learner.load("model")
-    assert learner.memory is not None
-    assert len(learner.memory) == 0
+    assert learner.memory_ is not None
+    assert len(learner.memory_) == 0
 
 
 def test_a_model_that_cannot_be_read_is_one_line(poise: Command) -> None:
@@ -761,10 +761,10 @@ def test_what_another_process_saved_meanwhile_is_kept_and_so_is_what_was_learned
         "that one"
     )
     assert Path("pets.st").read_bytes() == withdrawn
-    assert Learner.load("pets-learned-2.st").classes_ == ("cat", "dog", "eel", "fox")
+    assert Learner.load("pets-learned-2.st").knowledge.classes == ("cat", "dog", "eel", "fox")
     assert Path("pets-learned.st").read_text() == "somebody's own"
     assert poise("learn", "pets.st", lessons / "second").out == "pets.st: 3 classes\n"
-    assert Learner.load("pets.st").classes_ == ("dog", "eel", "fox")
+    assert Learner.load("pets.st").knowledge.classes == ("dog", "eel", "fox")
 
 
 def test_a_folder_in_the_place_of_the_model_does_not_cost_what_was_learned(
@@ -782,7 +782,7 @@ def test_a_folder_in_the_place_of_the_model_does_not_cost_what_was_learned(
     assert done.code == 1
     assert f"poise: {model} was changed by another process meanwhile and is left so" in done.err
     (beside,) = Path.cwd().glob("*-learned*")
-    assert set(Learner.load(beside).classes_) >= {"yak", "emu"}
+    assert set(Learner.load(beside).knowledge.classes) >= {"yak", "emu"}
 
 
 @pytest.mark.parametrize("word", ["made", "removed"])
@@ -798,7 +798,7 @@ def test_a_model_that_appears_or_disappears_meanwhile_is_left_so(word: str, less
     assert process.returncode == 1
     assert f"model was {word} by another process meanwhile and is left so" in told.splitlines()[-1]
     assert Path("model").exists() is (word == "made")
-    assert len(Learner.load("model-learned").classes_) == (2 if word == "made" else 4)
+    assert len(Learner.load("model-learned").knowledge.classes) == (2 if word == "made" else 4)
 
 
 def test_a_model_that_was_only_written_again_is_no_other_one(lessons: Path, poise: Command) -> None:
@@ -1043,7 +1043,7 @@ def test_what_a_model_holds_for_people_and_for_programs(model: Path, poise: Comm
     assert told["phase under way"].strip() == "none"
     found = json.loads(poise("info", model, "--json").out)
     learner = Learner.load(model)
-    assert found["classes"] == list(learner.classes_)
+    assert found["classes"] == list(learner.knowledge.classes)
     assert (found["phases"], found["image_size"], found["channels"]) == (2, [8, 8], 3)
     assert (found["kept_images"], found["network"]) == ([3, 3, 3, 3], learner.architecture)
     assert (found["method"], found["policy"], found["pending"], found["format"]) == ("lucir", "fixed", False, 2)

@@ -126,6 +126,6 @@ def test_streams_that_were_closed_before_stop_no_job(closed: str, tmp_path: Path
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert done.stdout == ("" if ">&- 2" in closed else f"{tmp_path / 'model'}: 2 classes\n")
-    assert len(Learner.load(tmp_path / "model").classes_) == 2
+    assert len(Learner.load(tmp_path / "model").knowledge.classes) == 2
     mistake = ["sh", "-c", f'"$@" {closed}', "sh", sys.executable, "-m", "poise", "rnu"]
     assert subprocess.run(mistake, capture_output=True, check=False).returncode == 2

@@ -28,6 +28,6 @@ class TestMethods(MethodSuite):
         """Resized crops, AutoAugment and Cutout."""
         strong, images = self.learner(augmentation=STRONG), self.arriving(0)
         strong.partial_fit(*images)
-        assert strong.preprocessing is not None
-        assert strong.preprocessing.augmentation.name == "autoaugment+cutout"
+        assert strong.preprocessing_ is not None
+        assert strong.preprocessing_.augmentation.name == "autoaugment+cutout"
         check_resuming(lambda: self.learner(augmentation=STRONG), *images, stops=1)

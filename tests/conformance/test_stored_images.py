@@ -87,8 +87,8 @@ def test_every_image_that_is_stored_is_counted_at_every_moment(
         gone |= as_bytes((pixels, labels)) - moments[0]
         assert not gone & set().union(*moments, after)
         known += len(classes)
-        assert learner.memory is not None
-        assert len(after) == len(learner.memory) <= budget
+        assert learner.memory_ is not None
+        assert len(after) == len(learner.memory_) <= budget
         most = max(most, len(after) - QUOTA * known)
     assert gone
     assert most > 0  # more exemplars than the plain rule stores
@@ -96,7 +96,7 @@ def test_every_image_that_is_stored_is_counted_at_every_moment(
 
 def as_the_rule_says(learner: Learner, before: list[int], images: int, rho: float) -> list[int]:
     """The exemplars of each class after a phase, from those before it and ρ before it, for classes that were known."""
-    known, seen = len(before), len(learner.classes_)
+    known, seen = len(before), len(learner.knowledge.classes)
     chosen = learner.action_.allocation
     assert chosen is not None
     cut = (QUOTA * known + int(round(rho * images, 6))) // known
@@ -109,8 +109,8 @@ def learn_all(learner: Learner, phases: list[Arrays]) -> None:
     before, rho = list[int](), learner.settings.memory.rho(0)
     for pixels, labels in phases:
         learner.partial_fit(pixels, labels)
-        assert learner.memory is not None
-        counts = torch.bincount(learner.memory.exemplars.labels).tolist()
+        assert learner.memory_ is not None
+        counts = torch.bincount(learner.memory_.exemplars.labels).tolist()
         if before:
             assert counts[: len(before)] == as_the_rule_says(learner, before, len(labels), rho)
             assert learner.action_.allocation in (0.3, 0.5, 0.9)

@@ -64,12 +64,12 @@ def test_no_image_is_kept_and_old_means_stay_as_they_were(
     for images in arriving:
         before = learner.means_
         learner.partial_fit(images.pixels, images.labels)
-        assert learner.memory is not None
-        assert len(learner.memory) == 0
+        assert learner.memory_ is not None
+        assert len(learner.memory_) == 0
         assert (learner.held_, learner.budget_) == (len(images), len(images))
         assert learner.means_ is not None
         assert before is None or torch.equal(learner.means_[:known], widened(before, learner.means_))
-        known = len(learner.classes_)
+        known = len(learner.knowledge.classes)
         new = learner.evaluator.class_means(learner.model, images, known)  # type: ignore[arg-type]
         fresh = known - len(torch.unique(images.labels))
         assert torch.allclose(learner.means_[fresh:], new[fresh:], atol=1e-6)
@@ -109,9 +109,9 @@ def test_new_images_of_a_known_class_are_weighed_with_its_earlier_ones(
     assert learner.means_ is not None
     before = widened(before, learner.means_)
     (updated,) = {0, 1} & set(classes)
-    assert learner.knowledge.mean_images == ((9, 6, 3) if updated == 0 else (6, 9, 3))[: len(learner.classes_)]
+    assert learner.knowledge.mean_images == ((9, 6, 3) if updated == 0 else (6, 9, 3))[: len(learner.knowledge.classes)]
     assert torch.equal(learner.means_[1 - updated], before[1 - updated])
-    found = learner.evaluator.class_means(learner.model, images, len(learner.classes_))  # type: ignore[arg-type]
+    found = learner.evaluator.class_means(learner.model, images, len(learner.knowledge.classes))  # type: ignore[arg-type]
     both = normalize(3 * found[updated] + 6 * before[updated], dim=0)
     assert torch.allclose(learner.means_[updated], both, atol=1e-6)
 
@@ -121,7 +121,7 @@ def test_a_class_that_was_removed_leaves_the_means_of_the_others(arriving: list[
     before = learner.means_
     assert before is not None
     learner.remove(0).partial_fit(arriving[2].pixels, arriving[2].labels)
-    assert learner.classes_ == (1, 5)
+    assert learner.knowledge.classes == (1, 5)
     assert learner.means_ is not None
     assert torch.equal(learner.means_[0], before[1])
     assert learner.knowledge.mean_images == (6, 6)
@@ -162,8 +162,8 @@ class TestPolicies:
         learner = learner_of(CASES["icarl"], policy="offline-rl", policy_options={"episodes": 2, "length": 0.5})
         first, second = make_images([0, 1, 2, 3] * 6), make_images([4, 5] * 6, seed=1)
         learner.partial_fit(first.pixels, first.labels).partial_fit(second.pixels, second.labels)
-        assert learner.memory is not None
-        assert len(learner.memory) == 0
+        assert learner.memory_ is not None
+        assert len(learner.memory_) == 0
 
 
 @pytest.mark.parametrize(
@@ -181,5 +181,5 @@ class TestPolicies:
 )
 def test_what_needs_old_images_is_refused_before_anything_is_trained(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words) as refused:
-        Learner(**{**SHORT, "trials": None, **settings})
+        _ = Learner(**{**SHORT, "trials": None, **settings}).settings
     assert "\n" not in str(refused.value)

@@ -394,7 +394,7 @@ def test_a_saved_learner_goes_on_cropping_whole_images(folder: Path, tmp_path: P
 def test_what_is_learned_of_a_pack_is_its_training_part_and_scored_its_test_part(folder: Path, tmp_path: Path) -> None:
     pack = make(folder, tmp_path / "some.pack", size=32)
     learner = Learner("icarl", **OPTIONS).partial_fit(tmp_path / "some.pack")
-    assert list(learner.classes_) == ["ant", "bee", "cat"]
+    assert list(learner.knowledge.classes) == ["ant", "bee", "cat"]
     assert learner.shape_ == (3, 32, 32)
     with pytest.raises(UserError, match="leave labels out"):
         learner.partial_fit(tmp_path / "some.pack", [1] * 15)

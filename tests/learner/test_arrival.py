@@ -27,7 +27,7 @@ def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
     learned = learner().partial_fit(images, [names[label] for label in labels])
     more, more_labels = digits(1)
     learned.partial_fit(more, np.array([names[label] for label in more_labels]))
-    assert learned.classes_ == ("ape", "zebra", "bee")
+    assert learned.knowledge.classes == ("ape", "zebra", "bee")
     assert set(learned.predict(images).tolist()) <= {"ape", "zebra", "bee"}
     assert 0 <= learned.score(images, [names[label] for label in labels]) <= 1
 
@@ -36,7 +36,7 @@ def test_labels_may_be_tensors_arrays_or_numpy_numbers() -> None:
     images, labels = digits(0, 1)
     forms: list[Any] = [torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]]
     for given in forms:
-        assert learner().partial_fit(images, given).classes_ == (0, 1)
+        assert learner().partial_fit(images, given).knowledge.classes == (0, 1)
 
 
 def test_all_forms_of_the_same_images_are_the_same_to_it(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_files_are_read_in_colour_and_at_the_size_asked_for(tmp_path: Path) -> N
 def test_it_trains_on_a_copy_of_what_it_was_given() -> None:
     images, labels = digits(0, 1)
     learned, expected = learner().partial_fit(images, labels), learner().partial_fit(images, labels)
-    held = learned.memory
+    held = learned.memory_
     images[:] = 0
     assert held is not None
     assert expected.memory is not None
@@ -91,7 +91,7 @@ def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: 
 
 def test_an_update_may_bring_new_classes_too() -> None:
     learned = grown().partial_fit(*digits(1, 9, first=30), known="update")
-    assert learned.classes_ == (0, 1, 2, 3, 9)
+    assert learned.knowledge.classes == (0, 1, 2, 3, 9)
     assert learned.predict_proba(digits(9)[0]).shape == (12, 5)
 
 
@@ -102,7 +102,7 @@ def test_classes_that_look_alike_are_said_aloud(name: str, caplog: pytest.LogCap
     assert "differ only" not in caplog.text
     learned.partial_fit(digits(2)[0], [name] * len(digits(2)[0]))
     assert f"classes 'caf\\xe9' and {name!a} differ only in upper case" in caplog.text
-    assert learned.classes_ == ("bar", "caf\u00e9", name)
+    assert learned.knowledge.classes == ("bar", "caf\u00e9", name)
     caplog.clear()
     learned.partial_fit(digits(3)[0], ["foo"] * len(digits(3)[0]))
     assert "differ only" not in caplog.text
@@ -113,15 +113,15 @@ def test_classes_that_look_alike_are_said_aloud(name: str, caplog: pytest.LogCap
 
 def trained_on(learned: Learner) -> Tensor:
     """The images that are being trained on."""
-    assert learned._phase is not None
-    assert learned._phase.trainer is not None
-    return learned._phase.trainer.feed.images().pixels
+    assert learned.phase_under_way is not None
+    assert learned.phase_under_way.trainer is not None
+    return learned.phase_under_way.trainer.feed.images().pixels
 
 
 def test_the_reserve_is_inside_the_budget_and_apart_from_the_exemplars() -> None:
     learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1)).partial_fit(*digits(2))
-    assert learned.memory is not None
-    kept, reserve = learned.memory.exemplars, learned.memory.reserve
+    assert learned.memory_ is not None
+    kept, reserve = learned.memory_.exemplars, learned.memory_.reserve
     assert torch.bincount(kept.labels).tolist() == [4, 4, 4]
     assert torch.bincount(reserve.labels).tolist() == [2, 2, 2]
     assert not keys(kept.pixels) & keys(reserve.pixels)
@@ -136,23 +136,23 @@ def test_the_reserve_is_never_trained_on() -> None:
                 break
         fed = keys(trained_on(learned))
         list(events)
-        assert learned.memory is not None
-        assert len(learned.memory.reserve) == 2 * len(learned.classes_)
-        assert not fed & keys(learned.memory.reserve.pixels)
+        assert learned.memory_ is not None
+        assert len(learned.memory_.reserve) == 2 * len(learned.knowledge.classes)
+        assert not fed & keys(learned.memory_.reserve.pixels)
 
 
 def test_an_image_that_comes_again_is_not_trained_on_if_it_is_in_the_reserve() -> None:
     learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1))
-    assert learned.memory is not None
-    reserve = keys(learned.memory.reserve.pixels)
+    assert learned.memory_ is not None
+    reserve = keys(learned.memory_.reserve.pixels)
     for event in learned.fitting(*digits(0, 1), known="update"):
         if isinstance(event, Progress) and event.done > 0:
             assert not keys(trained_on(learned)) & reserve
-    assert learned.memory is not None
-    assert not keys(learned.memory.exemplars.pixels) & keys(learned.memory.reserve.pixels)
-    pixels, labels = learned.memory.reserve.pixels, learned.memory.reserve.labels
+    assert learned.memory_ is not None
+    assert not keys(learned.memory_.exemplars.pixels) & keys(learned.memory_.reserve.pixels)
+    pixels, labels = learned.memory_.reserve.pixels, learned.memory_.reserve.labels
     with pytest.raises(UserError, match="in the reserve already"):
-        learned.partial_fit(pixels, [learned.classes_[row] for row in labels.tolist()], known="update")
+        learned.partial_fit(pixels, [learned.knowledge.classes[row] for row in labels.tolist()], known="update")
 
 
 # Bad input ----------------------------------------------------------------------------------------------------------
@@ -241,12 +241,12 @@ def test_labels_become_plain_ones_that_are_predicted_saved_and_found_again(
 ) -> None:
     images, labels = digits(0, 1)
     learned = learner(epochs=3).partial_fit(images, [second if label else first for label in labels])
-    assert [(label, type(label)) for label in learned.classes_] == [(label, type(label)) for label in wanted]
+    assert [(label, type(label)) for label in learned.knowledge.classes] == [(label, type(label)) for label in wanted]
     assert set(learned.predict(images).tolist()) == set(wanted)
     assert learned.score(images, [second if label else first for label in labels]) > 0.5
     learned.save(tmp_path / "plain.safetensors")
-    assert Learner.load(tmp_path / "plain.safetensors").classes_ == learned.classes_
-    assert tuple(learned.remove([second]).classes_) == wanted[:1]
+    assert Learner.load(tmp_path / "plain.safetensors").knowledge.classes == learned.knowledge.classes
+    assert tuple(learned.remove([second]).knowledge.classes) == wanted[:1]
 
 
 def test_later_images_and_labels_must_be_like_the_first() -> None:

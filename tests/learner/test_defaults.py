@@ -16,7 +16,7 @@ import torch
 from poise import Augmentation, Learner, Preprocessing, UserError
 from poise.data import ImageSet
 from poise.learner.defaults import PLASTIC, split_for_judging, suit, suitable_epochs, surely_better
-from poise.learner.phase import Surroundings
+from poise.learner.phase import Runtime
 from poise.learner.settings import Settings
 from poise.training import DefaultsChosen, Event, Progress, Schedule
 
@@ -35,7 +35,7 @@ def blank(count: int, side: int = 32) -> ImageSet:
 
 def suited(images: ImageSet, **given: Any) -> Settings:
     settings = Settings.resolve(automatic=True, **given)
-    return suit(settings, images, Surroundings.of(settings, "cpu"))
+    return suit(settings, images, Runtime.of(settings, "cpu"))
 
 
 def chosen_in(phase: Iterable[Event]) -> DefaultsChosen:
@@ -182,8 +182,8 @@ def test_a_second_network_that_could_change_nothing_is_not_trained() -> None:
     assert {step.training for step in steps} == {1}
     assert steps[-1].trained == steps[-1].planned / 2
     assert "judged on 10 held-out images" in chosen_in(iter(events)).line
-    assert learner.preprocessing is not None
-    assert learner.preprocessing.augmentation.pad == 1
+    assert learner.preprocessing_ is not None
+    assert learner.preprocessing_.augmentation.pad == 1
 
 
 def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_bytes(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_it_is_told_in_one_line_recorded_and_saved(tmp_path: Any) -> None:
     assert chosen.values["batch"] == learner.settings.schedule.batch == 32
     assert "epochs" not in chosen.values, "that was said"
     assert learner.settings.automatic == ()
-    assert learner.preprocessing is not None
-    assert learner.preprocessing.augmentation == Augmentation(pad=1, flip=False)
+    assert learner.preprocessing_ is not None
+    assert learner.preprocessing_.augmentation == Augmentation(pad=1, flip=False)
     learner.save(tmp_path / "model")
     loaded = Learner.load(tmp_path / "model", device="cpu")
     assert loaded.settings == learner.settings
@@ -244,11 +244,11 @@ def test_the_same_images_give_the_same_choice_and_the_same_bytes() -> None:
 def test_given_augmentation_and_preprocessing_are_not_judged() -> None:
     mine = Augmentation(pad=0, flip=True)
     learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu").partial_fit(*digits(0, 1, count=30))
-    assert learner.preprocessing is not None
-    assert learner.preprocessing.augmentation == mine
+    assert learner.preprocessing_ is not None
+    assert learner.preprocessing_.augmentation == mine
     chain = Preprocessing((0.5,), (0.25,), mine)
     learner = Learner(epochs=1, policy="fixed", preprocessing=chain, device="cpu").partial_fit(*digits(0, 1, count=30))
-    assert learner.preprocessing == chain
+    assert learner.preprocessing_ == chain
 
 
 def test_a_stronger_augmentation_is_told_and_a_word_for_it_refused() -> None:
@@ -258,7 +258,7 @@ def test_a_stronger_augmentation_is_told_and_a_word_for_it_refused() -> None:
     assert "shifts of up to 1 pixel, not mirrored, autoaugment+cutout (as given)" in chosen.line
     assert chosen.values["augmentation"] == {**Augmentation(1, False).as_json(), "autoaugment": True, "cutout": 0.5}
     with pytest.raises(UserError, match=r"augmentation='cutout': give one like Augmentation\(autoaugment=True"):
-        Learner(augmentation="cutout")  # type: ignore[arg-type]
+        _ = Learner(augmentation="cutout").settings  # type: ignore[arg-type]
 
 
 def test_a_phase_that_fails_gives_the_choice_up() -> None:

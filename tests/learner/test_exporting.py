@@ -41,7 +41,7 @@ def check(learned: Learner, path: Path, images: Images, pixels: np.ndarray[Any, 
     """The file agrees with the learner, both classifiers, whatever the number of images."""
     learned.export(path)
     found, document = predict_with(path, pixels)
-    assert document["classes"] == list(learned.classes_)
+    assert document["classes"] == list(learned.knowledge.classes)
     assert document["classifier"] == learned.classifier_
     assert document["input"]["shape"] == ["batch", *(learned.shape_ or ())]
     assert document["input"]["short_side"] == learned.knowledge.short_side
@@ -86,7 +86,7 @@ def test_what_is_frozen_in_a_net_stays_where_it_is(tmp_path: Path) -> None:
     for name, value in learned.model.state_dict().items():
         assert value.data_ptr() == before[name][0]
         assert torch.equal(value, before[name][1])
-    assert learned.partial_fit(*digits(2)).classes_ == (0, 1, 2)
+    assert learned.partial_fit(*digits(2)).knowledge.classes == (0, 1, 2)
 
 
 @pytest.mark.cifar100
@@ -116,7 +116,7 @@ def test_a_learner_on_a_gpu_is_changed_between_phases_and_exported(tmp_path: Pat
     learned.export(tmp_path / "model.pt2")
     found, _ = predict_with(tmp_path / "model.pt2", images[:, None])
     np.testing.assert_allclose(found["probabilities"], learned.predict_proba(images), atol=1e-3)
-    assert learned.partial_fit(*digits(1)).classes_ == (0, 2, 3, 1)
+    assert learned.partial_fit(*digits(1)).knowledge.classes == (0, 2, 3, 1)
 
 
 class Stubborn(Flat):

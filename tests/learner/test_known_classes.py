@@ -42,12 +42,12 @@ def test_a_phase_of_known_classes_trains_on_them_and_refreshes_their_memory(
     method: str, policy: str, arrival: str
 ) -> None:
     learned, (classes, count) = two_phases(method, policy), ARRIVALS[arrival]
-    before = {label: memory_of(learned, label) for label in learned.classes_}
+    before = {label: memory_of(learned, label) for label in learned.knowledge.classes}
     images, labels = digits(*classes, count=count, first=20)
     learned.partial_fit(images, labels, known="update")
     assert learned.phases_ == 3
-    assert learned.classes_ == (0, 1, 2, 3, *(label for label in classes if label > 3))
-    for label in learned.classes_:
+    assert learned.knowledge.classes == (0, 1, 2, 3, *(label for label in classes if label > 3))
+    for label in learned.knowledge.classes:
         arrived = {image.tobytes() for image, each in zip(images, labels, strict=True) if each == label}
         candidates = before.get(label, set()) | arrived
         assert memory_of(learned, label) <= candidates
@@ -56,12 +56,12 @@ def test_a_phase_of_known_classes_trains_on_them_and_refreshes_their_memory(
             assert memory_of(learned, label) == before[label]
     assert np.isfinite(learned.predict_proba(digits(0, 1, 2, 3, 4)[0])).all()
     assert learned.model is not None
-    assert learned.model.head.classes == len(learned.classes_) == len(learned.means_)  # type: ignore[arg-type]
+    assert learned.model.head.classes == len(learned.knowledge.classes) == len(learned.means_)  # type: ignore[arg-type]
 
 
 def memory_of(learned: Learner, label: int | str) -> set[bytes]:
-    assert learned.memory is not None
-    return keys(learned.memory.exemplars.of_labels([learned.classes_.index(label)]).pixels)
+    assert learned.memory_ is not None
+    return keys(learned.memory_.exemplars.of_labels([learned.knowledge.classes.index(label)]).pixels)
 
 
 @every_case
@@ -100,7 +100,7 @@ def test_more_images_make_a_class_better_known(method: str) -> None:
 def test_every_memory_takes_more_images_of_known_classes(method: str, memory: Budget) -> None:
     learned = grown(method=method, memory=memory)
     learned.partial_fit(*digits(0, 1, first=20), known="update").partial_fit(*digits(2, 4, first=40), known="update")
-    assert learned.classes_ == (0, 1, 2, 3, 4)
+    assert learned.knowledge.classes == (0, 1, 2, 3, 4)
     assert {kept.label for kept in learned.exemplars()} == set(range(5))
     assert learned.held_ <= learned.budget_
 
@@ -183,7 +183,6 @@ def test_a_learner_knows_which_images_it_has_learned(tmp_path: Path) -> None:
     learned.partial_fit(*later)
     learned.save(tmp_path / "model")
     for one in (learned, Learner.load(tmp_path / "model")):
-        assert one.notes_images
         assert one.has_learned(images, labels)
         assert one.has_learned(torch.from_numpy(images)[:, None], np.array(labels))
         assert one.has_learned(*later)
@@ -198,8 +197,6 @@ def test_where_a_class_was_removed_or_the_memory_left_out_it_does_not_know(tmp_p
     learned.save(tmp_path / "model", memory=False)
     learned.remove(2)
     for one in (learned, Learner.load(tmp_path / "model")):
-        assert not one.notes_images
         assert not one.has_learned(*digits(0, 1))
     learned.partial_fit(*digits(2, first=20))
     assert learned.has_learned(*digits(2, first=20))
-    assert not learned.notes_images

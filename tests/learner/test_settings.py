@@ -42,13 +42,13 @@ def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
     settings: dict[str, Any], line: str
 ) -> None:
     with pytest.raises(UserError) as error:
-        Learner(**settings)
+        _ = Learner(**settings).settings
     assert line in refusal(error)
 
 
 def test_a_class_instead_of_a_module_is_refused() -> None:
     with pytest.raises(UserError, match=r"net=Net\(\)"):
-        Learner(net=cast("nn.Module", Flat))
+        _ = Learner(net=cast("nn.Module", Flat)).settings
 
 
 # Resolved once --------------------------------------------------------------------------------------------------------
@@ -142,7 +142,7 @@ def test_what_follows_from_the_method_or_from_keeping_no_image_is_not_said_to_be
 )
 def test_an_argument_of_another_kind_is_one_short_line(settings: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError) as error:
-        Learner(**settings)
+        _ = Learner(**settings).settings
     assert line in refusal(error)
     assert len(str(error.value)) < 300
 

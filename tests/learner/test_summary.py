@@ -25,12 +25,12 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_summary_says_what_the_learner_itself_says(saved: Path) -> None:
     found, whole = LearnerSummary.read(saved), Learner.load(saved)
-    assert found.classes == whole.classes_
+    assert found.classes == whole.knowledge.classes
     assert (found.phases, found.shape, found.classifier) == (whole.phases_, whole.shape_, whole.classifier_)
     assert (found.network, found.method, found.policy) == (whole.architecture, "lucir", "fixed")
-    assert whole.memory is not None
-    rows = [*whole.memory.exemplars.labels.tolist(), *whole.memory.reserve.labels.tolist()]
-    assert found.kept == {label: rows.count(row) for row, label in enumerate(whole.classes_)}
+    assert whole.memory_ is not None
+    rows = [*whole.memory_.exemplars.labels.tolist(), *whole.memory_.reserve.labels.tolist()]
+    assert found.kept == {label: rows.count(row) for row, label in enumerate(whole.knowledge.classes)}
     assert whole.model is not None
     learned = {name for name, _ in whole.model.named_parameters()} | {"head.old"}
     assert found.parameters == sum(value.numel() for name, value in whole.model.state_dict().items() if name in learned)

@@ -87,7 +87,11 @@ def test_it_predicts_and_says_what_learning_needs(
 
     loaded = Learner.load(tmp_path / "model")
     assert np.array_equal(loaded.predict_proba(IMAGES), expected)
-    assert (loaded.architecture, loaded.classes_, loaded.action_) == (architecture, (0, 1, 2, 3), learned.action_)
+    assert (loaded.architecture, loaded.knowledge.classes, loaded.action_) == (
+        architecture,
+        (0, 1, 2, 3),
+        learned.action_,
+    )
     name = "method 'own'" if own == "method" else "policy 'mine'"
     with pytest.raises(UserError) as refused:
         loaded.partial_fit(*digits(4, 5))

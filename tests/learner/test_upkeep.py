@@ -42,7 +42,7 @@ def test_the_other_classes_are_predicted_as_by_the_scores_that_are_left(method: 
     if method == "aanets":
         assert isinstance(learned.model.backbone, Branches)  # type: ignore[union-attr]
     assert learned.remove(gone) is learned
-    assert learned.classes_ == tuple(left)
+    assert learned.knowledge.classes == tuple(left)
     for name, scores in learned._scores(images, learned.knowledge).items():
         torch.testing.assert_close(scores, before[name], rtol=1e-5, atol=1e-5)
         predicted = learned.predict(images, classifier=name)
@@ -57,7 +57,7 @@ def test_a_learner_without_a_class_learns_further_and_the_same_class_again(metho
     files = []
     for each in (learned, Learner.load(tmp_path / "without", device="cpu")):
         each.partial_fit(*digits(1, 5, first=20))
-        assert each.classes_ == (0, 2, 3, 4, 1, 5)
+        assert each.knowledge.classes == (0, 2, 3, 4, 1, 5)
         assert np.isfinite(each.predict_proba(digits(0, 1, 5)[0])).all()
         assert sorted({kept.label for kept in each.exemplars()}) == [0, 1, 2, 3, 4, 5]
         files.append(state_bytes(each, tmp_path))
@@ -72,7 +72,7 @@ def test_without_any_image_the_means_that_were_measured_stay_with_their_classes(
     assert torch.equal(learned.means_, means)  # type: ignore[arg-type]
     assert learned.knowledge.mean_images == (12, 12, 7)
     again = Learner.load(tmp_path / "without", device="cpu").partial_fit(*digits(5, count=9))
-    assert again.classes_ == (1, 3, 4, 5)
+    assert again.knowledge.classes == (1, 3, 4, 5)
     assert again.knowledge.mean_images == (12, 12, 7, 9)
 
 
@@ -88,7 +88,7 @@ def test_a_policy_goes_on_from_its_history(tmp_path: Path) -> None:
     learned.remove(0).save(tmp_path / "without")
     again = Learner.load(tmp_path / "without", device="cpu").partial_fit(*digits(4))
     assert len(again.knowledge.history) > tried > 0
-    assert again.classes_ == (1, 2, 3, 4)
+    assert again.knowledge.classes == (1, 2, 3, 4)
 
 
 def test_reserve_strings_a_net_of_ones_own_and_a_file_without_memory(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_reserve_strings_a_net_of_ones_own_and_a_file_without_memory(tmp_path: P
     learned = learner(net=net, memory=Budget(4, reserve=2)).partial_fit(images, names)
     learned.save(tmp_path / "predicts", memory=False)
     learned.remove("class 1")
-    assert learned.memory is not None
-    assert sorted(set(learned.memory.reserve.labels.tolist())) == [0, 1]
-    assert keys(learned.memory.reserve.pixels) <= keys(
+    assert learned.memory_ is not None
+    assert sorted(set(learned.memory_.reserve.labels.tolist())) == [0, 1]
+    assert keys(learned.memory_.reserve.pixels) <= keys(
         torch.from_numpy(np.concatenate([images[:12], images[24:]]))[:, None]
     )
     alone = Learner.load(tmp_path / "predicts", device="cpu", net=net).remove(np.array(["class 1", "class 0"]))
@@ -152,7 +152,7 @@ def test_nothing_is_changed_in_the_middle_of_a_phase(tmp_path: Path) -> None:
                 change()
             assert "in the middle of a phase" in refusal(error)
     list(running)
-    assert learned.remove(0).classes_ == (1, 2, 3, 4)
+    assert learned.remove(0).knowledge.classes == (1, 2, 3, 4)
 
 
 def test_a_phase_that_was_asked_for_before_a_removal_is_refused() -> None:
@@ -168,8 +168,8 @@ def test_a_phase_that_was_asked_for_before_a_removal_is_refused() -> None:
 
 def means_anew(learned: Learner) -> torch.Tensor:
     assert learned.model is not None
-    assert learned.memory is not None
-    return learned.evaluator.class_means(learned.model, learned.memory.exemplars, len(learned.classes_))
+    assert learned.memory_ is not None
+    return learned.evaluator.class_means(learned.model, learned.memory_.exemplars, len(learned.knowledge.classes))
 
 
 def test_every_kept_image_is_listed_with_a_stable_id(tmp_path: Path) -> None:
@@ -203,7 +203,7 @@ def test_a_deleted_image_is_gone_from_memory_means_and_file(reserve: int, tmp_pa
     assert {kept.id for kept in learned.exemplars()} == {kept.id for kept in listed} - {kept.id for kept in gone}
     torch.testing.assert_close(learned.means_, means_anew(learned))
     kept_for = [kept.label for kept in learned.exemplars() if not kept.reserve]
-    assert list(learned.knowledge.mean_images) == [kept_for.count(label) for label in learned.classes_]
+    assert list(learned.knowledge.mean_images) == [kept_for.count(label) for label in learned.knowledge.classes]
     assert torch.equal(learned.means_[[1, 2]], others)  # type: ignore[index]
     left = state_bytes(learned, tmp_path)
     assert not any(kept.image.tobytes() in left for kept in gone)

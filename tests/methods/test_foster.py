@@ -114,7 +114,7 @@ class TestTerms:
     @pytest.mark.parametrize("beta", [-0.1, 1.5, "high"])
     def test_a_beta1_that_is_no_share_is_refused(self, beta: Any) -> None:
         with pytest.raises(UserError, match="beta1"):
-            Learner("foster", action={"beta1": beta}, device="cpu")
+            _ = Learner("foster", action={"beta1": beta}, device="cpu").settings
 
     @pytest.mark.parametrize("options", [{"beta2": 1}, {"beta1_falls": -1}, {"new_on_old": "zreo"}, {"oofc": "az"}])
     def test_wrong_options_are_refused(self, options: dict[str, Any]) -> None:

@@ -111,7 +111,7 @@ class TestRanPAC:
             learner = learner_of("ranpac", memory=memory, action={"ridge": ridge}, preprocessing=prepares)
             learn(learner, [arriving[place] for place in order])
             head = head_of(learner, RidgeHead)
-            columns = [learner.classes_.index(label) for label in range(6)]
+            columns = [learner.knowledge.classes.index(label) for label in range(6)]
             found.append(head.scores(features_of(learner, ImageSet.joined(arriving)))[:, columns].detach())
             assert learner.score(images, ImageSet.joined(arriving).labels) > 0.9
         assert torch.allclose(found[0], found[1], atol=1e-4)
@@ -202,7 +202,10 @@ class TestWhenTheNetworkIsFrozen:
 def test_online_tries_what_they_have(method: str, memory: int, arriving: list[ImageSet]) -> None:
     learner = learner_of(method, memory=memory, **TRYING)
     events = learn(learner, arriving)
-    assert set(learner.space.axes) == {"simplecil": set(), "ranpac": {"ridge"}, "slca": {"lr", "backbone_rate"}}[method]
+    assert (
+        set(learner.action_space.axes)
+        == {"simplecil": set(), "ranpac": {"ridge"}, "slca": {"lr", "backbone_rate"}}[method]
+    )
     assert any(isinstance(event, TrialDone) for event in events)  # for simplecil, of the classifier
     everything = ImageSet.joined(arriving)
     assert learner.score(everything.pixels, everything.labels) > 0.8

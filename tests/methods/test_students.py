@@ -210,7 +210,7 @@ class TestLearner:
             assert start is not None
             assert predictor is not start
             assert differ(values(predictor), values(start))
-            assert predictor.head.classes == start.head.classes == len(learner.classes_)
+            assert predictor.head.classes == start.head.classes == len(learner.knowledge.classes)
         assert learner.model is not None
         expected = learner.evaluator.extract(learner.model, arriving[0].pixels).logits.softmax(dim=1)
         found = learner.predict_proba(arriving[0].pixels, classifier="fc")
@@ -221,8 +221,8 @@ class TestLearner:
     def test_exemplars_and_class_means_are_those_of_the_model_that_predicts(self, arriving: list[ImageSet]) -> None:
         learner = learned(Learner("compressing", **SETTINGS), *arriving[:2])
         assert learner.model is not None
-        assert learner.memory is not None
-        means = learner.evaluator.class_means(learner.model, learner.memory.exemplars, 4)
+        assert learner.memory_ is not None
+        means = learner.evaluator.class_means(learner.model, learner.memory_.exemplars, 4)
         assert learner.means_ is not None
         assert torch.equal(means, learner.means_)
 

@@ -53,7 +53,7 @@ class TestReplay:
         assert phase.situation.teacher() is None, "no model is asked besides the one that is trained"
         learn(learner, arriving[1])
         assert not (learner.model.head.rows()[:2] == before).any()
-        assert (learner.held_, len(learner.memory or ())) == (18, 12)
+        assert (learner.held_, len(learner.memory_ or ())) == (18, 12)
 
     def test_it_keeps_twenty_images_of_each_class_unless_told(self) -> None:
         assert learner_of("replay").settings.memory == learner_of("lucir").settings.memory == Budget(20)
@@ -73,8 +73,8 @@ class TestFinetune:
 class TestJoint:
     def test_every_image_is_kept(self, arriving: list[ImageSet]) -> None:
         learner = learn(learner_of("joint"), *arriving)
-        assert learner.memory is not None
-        assert learner.memory.exemplars.labels.bincount().tolist() == [6] * 4
+        assert learner.memory_ is not None
+        assert learner.memory_.exemplars.labels.bincount().tolist() == [6] * 4
         assert learner.held_ == learner.budget_ == 24
 
     def test_every_network_is_new(self, arriving: list[ImageSet]) -> None:

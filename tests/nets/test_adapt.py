@@ -184,9 +184,9 @@ class TestLearner:
     def test_the_nets_own_constants_are_used(self, channels: int) -> None:
         pixels, labels = some_images(8, channels=channels)
         learner = Learner("icarl", net=adapt(TimmNet(), frozen=True), **SETTINGS).partial_fit(pixels, labels)
-        assert learner.preprocessing is not None
+        assert learner.preprocessing_ is not None
         assert learner.model is not None
-        assert (learner.preprocessing.mean, learner.preprocessing.std) == (MEAN, STD)
+        assert (learner.preprocessing_.mean, learner.preprocessing_.std) == (MEAN, STD)
         colours = torch.from_numpy(pixels).permute(0, 3, 1, 2).expand(-1, 3, -1, -1) / 255
         wanted = known_features((colours - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(STD).view(3, 1, 1))
         found = learner.evaluator.extract(learner.model, torch.from_numpy(pixels).permute(0, 3, 1, 2)).features

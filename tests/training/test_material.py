@@ -113,7 +113,7 @@ def test_the_network_sees_every_image_and_its_mirror_once_per_phase(arriving: li
     net = learner.model.backbone
     assert isinstance(net, Net)
     net.shown.clear()
-    held = len(learner.memory or ()) + len(arriving[1])
+    held = len(learner.memory_ or ()) + len(arriving[1])
     tried = sum(isinstance(event, TrialDone) for event in learn(learner, arriving[1:2]))
     assert tried > 2
     assert net.shown == [held, held]
@@ -138,8 +138,8 @@ def test_more_images_of_known_classes(arriving: list[ImageSet], make_images: Mak
     learn(learner, arriving[:2])
     more = make_images([0, 1, 4] * 5, seed=9, first=500)
     list(learner.fitting(more.pixels, more.labels, known="update", origins=more.origins))
-    assert learner.memory is not None
-    exemplars = learner.memory.exemplars
+    assert learner.memory_ is not None
+    exemplars = learner.memory_.exemplars
     assert exemplars.pixels.dtype == torch.uint8
     assert exemplars.labels.bincount().tolist() == [4] * 5
     for image, origin in zip(exemplars.pixels, exemplars.origins.tolist(), strict=True):
@@ -191,5 +191,5 @@ def test_a_head_that_learns_from_augmented_images_sees_the_network_run_on_them(
     assert isinstance(net, Net)
     net.shown.clear()
     learn(learner, arriving[1:2])
-    held = len(learner.memory or ()) + len(arriving[1])
+    held = len(learner.memory_ or ()) + len(arriving[1])
     assert (sum(net.shown) > held) is shown, "in every step, and not once"

@@ -94,4 +94,4 @@ def test_a_default_action_without_a_classifier_is_refused(monkeypatch: pytest.Mo
 
     monkeypatch.setitem(METHODS, "without", Without)
     with pytest.raises(UserError, match="method without: its default_action lacks classifier; add one, such as"):
-        Learner("without")
+        _ = Learner("without").settings

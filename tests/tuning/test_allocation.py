@@ -43,8 +43,8 @@ def learn(learner: Learner, labels: list[int], **more: Any) -> list[Any]:
 
 
 def per_class(learner: Learner) -> list[int]:
-    assert learner.memory is not None
-    return torch.bincount(learner.memory.exemplars.labels).tolist()
+    assert learner.memory_ is not None
+    return torch.bincount(learner.memory_.exemplars.labels).tolist()
 
 
 @pytest.mark.parametrize(
@@ -170,12 +170,12 @@ def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_on
         pixels, rows, origins = phase([4, 5])
         events = learner.fitting(pixels, rows, origins=origins, **told)
         next(events)
-        assert learner._phase is not None
-        trained = set(learner._phase.new.origins.tolist())
+        assert learner.phase_under_way is not None
+        trained = set(learner.phase_under_way.new.origins.tolist())
         assert len(trained) < 40
         list(events)
-        assert learner.memory is not None
-        stored[knows] = set(learner.memory.exemplars.of_labels([4, 5]).origins.tolist()) - trained
+        assert learner.memory_ is not None
+        stored[knows] = set(learner.memory_.exemplars.of_labels([4, 5]).origins.tolist()) - trained
         assert (learner.held_ > learner.budget_) is knows
     assert not stored[False]
     assert stored[True]
@@ -230,7 +230,7 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
     with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
         tuned_space(OWN, {}, tuned=True, space=space)
     with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
-        Learner(memory=Budget(5, rule="rmm", knows_increment=True), space=space)
+        _ = Learner(memory=Budget(5, rule="rmm", knows_increment=True), space=space).settings
     own = tuned_space(OWN, {}, tuned=True, space=space, allocation=0.8)
     assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
     constant = tuned_space(OWN, {"allocation": 0.3}, tuned=False, space=space, allocation=0.8)
@@ -248,6 +248,6 @@ def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None
     assert more.actions[more.default].allocation == 0.8
     assert more.favourite is not None
     with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
-        Learner("aanets", space="online+allocation")
+        _ = Learner("aanets", space="online+allocation").settings
     with pytest.raises(UserError, match=r"unknown action space 'onlin\+allocation'; did you mean 'online'"):
-        Learner("aanets", memory=memory, space="onlin+allocation")
+        _ = Learner("aanets", memory=memory, space="onlin+allocation").settings

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from poise import Learner, draws
 from poise.data.sources import DigitsSource
-from poise.learner import LearnerState, Settings, Surroundings
+from poise.learner import LearnerState, Runtime, Settings
 
 SEEDS = range(5)
 FIRST, BAD, LATER = (0, 1, 2, 3), (4, 5), (6,)
@@ -84,7 +84,7 @@ def settings(seed: int, **policy: Any) -> Settings:
 def start(seed: int) -> LearnerState:
     """A learner after its first phase, in which nothing is tuned."""
     untuned = settings(seed, policy="fixed")
-    around = Surroundings.of(untuned, "cpu", net=tiny(), augmentation=DigitsSource.augmentation)
+    around = Runtime.of(untuned, "cpu", net=tiny(), augmentation=DigitsSource.augmentation)
     learner = Learner.from_settings(untuned, around, DigitsSource.preprocessing)
     return learner.partial_fit(*digits(FIRST, 40)).state()
 

@@ -114,9 +114,9 @@ def test_the_reserve_decides_auto_and_is_never_trained_on() -> None:
     learner = small(memory=Budget(6, reserve=2), action={"classifier": "auto"})
     done = [event for event in learner.fitting(*digits([3])) if isinstance(event, PhaseDone)]
     assert done[0].classifier in ("fc", "ncm")
-    assert learner.memory is not None
-    assert len(learner.memory.reserve) == 8
-    assert len(learner.memory) == 24
+    assert learner.memory_ is not None
+    assert len(learner.memory_.reserve) == 8
+    assert len(learner.memory_) == 24
 
 
 def test_without_a_reserve_one_training_of_full_length_judges_the_classifiers_and_hits_add_up() -> None:
@@ -148,8 +148,8 @@ def test_with_a_reserve_the_trained_model_itself_is_judged() -> None:
     before = learner.knowledge.hits
     events = list(learner.fitting(*digits([3])))
     assert not tried_in(events, "classifier")
-    assert learner.memory is not None
-    reserve = learner.memory.reserve
+    assert learner.memory_ is not None
+    reserve = learner.memory_.reserve
     found = {
         name: int((rows == reserve.labels.numpy()).sum()) for name, rows in learner.predictions(reserve.pixels).items()
     }
@@ -210,7 +210,7 @@ def test_the_trial_of_the_decided_action_judges_the_classifiers_and_hits_add_up(
     for labels in ([3, 4], [5]):
         events = list(learner.fitting(*digits(labels)))
         assert not tried_in(events, "classifier"), "nothing is trained for it"
-        assert len(tried_in(events)) == len(learner.space)
+        assert len(tried_in(events)) == len(learner.action_space)
         total = {name: total[name] + count for name, count in hits_of_the_decided(events).items()}
         assert any(total.values())
         assert learner.knowledge.hits == total
@@ -251,8 +251,8 @@ def test_a_reserve_comes_before_the_trials() -> None:
     events = list(learner.fitting(*digits([3])))
     assert tried_in(events)
     assert not tried_in(events, "classifier")
-    assert learner.memory is not None
-    reserve = learner.memory.reserve
+    assert learner.memory_ is not None
+    reserve = learner.memory_.reserve
     found = {
         name: int((rows == reserve.labels.numpy()).sum()) for name, rows in learner.predictions(reserve.pixels).items()
     }

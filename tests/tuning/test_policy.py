@@ -61,7 +61,7 @@ def test_a_policy_tries_decides_and_the_phase_is_trained_with_that(policy: str) 
     events = list(learner.fitting(*phase([3])))
     trials, decided = of(TrialDone, events), decided_in(events)
     assert trials
-    assert all(0 <= trial.reward <= 1 and Action(**trial.action) in learner.space.actions for trial in trials)
+    assert all(0 <= trial.reward <= 1 and Action(**trial.action) in learner.action_space.actions for trial in trials)
     assert learner.action_ == Action(**decided.action)
     if policy in ("grid", "random"):
         assert max(trial.reward for trial in trials) == max(
@@ -99,7 +99,7 @@ def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
 def test_where_nothing_can_be_held_out_the_default_stays(caplog: pytest.LogCaptureFixture) -> None:
     learner = Learner(**{**SMALL, "memory": 1}).partial_fit(*phase([0, 1], count=1))
     learner.partial_fit(*phase([2], count=1))
-    assert learner.action_ == learner.space.actions[learner.space.default]
+    assert learner.action_ == learner.action_space.actions[learner.action_space.default]
     assert "nothing to validate on" in caplog.text
 
 
@@ -301,11 +301,11 @@ def test_a_trial_carries_the_distribution_from_which_it_was_drawn() -> None:
         assert len(trials) == 3
         for event in trials:
             assert event.distribution is not None
-            assert len(event.distribution) == len(learner.space)
+            assert len(event.distribution) == len(learner.action_space)
             assert sum(event.distribution) == pytest.approx(1)
         assert trials[0].distribution != trials[1].distribution != decided_in(events).distribution
         if label == 3:
-            assert trials[0].distribution == pytest.approx([1 / len(learner.space)] * len(learner.space))
+            assert trials[0].distribution == pytest.approx([1 / len(learner.action_space)] * len(learner.action_space))
 
 
 # Bugs that are known ------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def test_the_last_round_of_bilevel_is_what_it_decides() -> None:
     assert decided.action == steps[-1].record["action"]
     axes = tuned_axes(Action(**decided.action))
     assert set(steps[0].record["gradient"]) == set(axes)
-    before = learner.space.actions[learner.space.default]
+    before = learner.action_space.actions[learner.action_space.default]
     assert decided.action["lr"] != before.lr  # a weight of 0 may stay there
     assert all(decided.action[axis] == before[axis] for axis in before if axis not in axes)
 
@@ -85,14 +85,14 @@ def test_offline_rl_decides_one_of_its_arms_and_tries_nothing_after_the_first_ph
         events = list(learner.fitting(*phase(labels)))
         assert not of(TuningDone, events)
         assert [event for event in of(TrialDone, events) if event.trial.get("purpose") != "classifier"] == []
-        assert learner.action_ in learner.space.actions
+        assert learner.action_ in learner.action_space.actions
 
 
 def test_bilevel_without_anything_to_validate_on_leaves_the_action(caplog: pytest.LogCaptureFixture) -> None:
     learner = made("bilevel", memory=1).partial_fit(*phase([0, 1], count=1))
     events = list(learner.fitting(*phase([2], count=1)))
     assert not of(TuningDone, events)
-    assert learner.action_ == learner.space.actions[learner.space.default]
+    assert learner.action_ == learner.action_space.actions[learner.action_space.default]
     assert "nothing to validate on" in caplog.text
 
 
@@ -116,8 +116,12 @@ def test_saved_and_loaded_it_learns_the_next_phase_to_the_same_bytes(tuner: str,
     learner = made(tuner).partial_fit(*phase(FIRST)).partial_fit(*phase(SECOND))
     learner.save(tmp_path / "learner")
     loaded = Learner.load(tmp_path / "learner", device="cpu")
-    assert loaded.space.actions == learner.space.actions
-    assert list(loaded.space.axes) == list(learner.space.axes) == ([] if tuner == "bilevel" else ["lr", "feature_kd"])
+    assert loaded.action_space.actions == learner.action_space.actions
+    assert (
+        list(loaded.action_space.axes)
+        == list(learner.action_space.axes)
+        == ([] if tuner == "bilevel" else ["lr", "feature_kd"])
+    )
     assert loaded.resolved_policy() == learner.settings.resolved_policy()
     again = [list(each.fitting(*phase(THIRD))) for each in (learner, loaded)]
     assert again[0] == again[1]

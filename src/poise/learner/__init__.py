@@ -1,25 +1,20 @@
 """The learner: one phase per `partial_fit`, then `predict`.
 
-`learner` is what a user meets, `conventions` what scikit-learn expects of it,
-`settings` what it is made with, `arrival` what comes in, `phase` Algorithm 1, `state`
-all of it as tensors and plain values, `summary` what a file of it holds in short, `views` what can be read off it,
-`workload` how much work a phase will be;
-`saving`, `upkeep`, `rejecting` and `exporting` what else is done with it.
+`learner` is what a user meets, `inputs` what comes in, `phase` Algorithm 1, `defaults` what is chosen for the first
+images, `networks` how models are built, `state` all of it as tensors and plain values, `upkeep` what changes between
+phases, `extras` rejecting and export.
 """
 
-from poise.learner.arrival import Images, Labels
 from poise.learner.defaults import suit, warn_of_short_phase
-from poise.learner.labels import Label
+from poise.learner.extras import least_images
+from poise.learner.inputs import Images, Labels
 from poise.learner.learner import Learner
 from poise.learner.networks import build_model
-from poise.learner.phase import Surroundings
-from poise.learner.rejecting import least_images
-from poise.learner.saving import save_state
+from poise.learner.phase import Runtime, planned_work
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge, LearnerState, Lookup
+from poise.learner.state import Knowledge, Label, LearnerState, Lookup, save_state
 from poise.learner.summary import LearnerSummary
 from poise.learner.upkeep import Exemplar
-from poise.learner.workload import planned_work
 
 __all__ = [
     "KEYS",
@@ -32,8 +27,8 @@ __all__ = [
     "LearnerState",
     "LearnerSummary",
     "Lookup",
+    "Runtime",
     "Settings",
-    "Surroundings",
     "build_model",
     "least_images",
     "planned_work",

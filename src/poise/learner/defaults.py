@@ -28,9 +28,8 @@ from poise.data import (
     suitable_net,
 )
 from poise.learner.networks import build_model
-from poise.learner.phase import Surroundings, first_preprocessing, is_given
+from poise.learner.phase import Phase, Runtime, first_preprocessing, is_given
 from poise.learner.settings import Settings, only_environment
-from poise.learner.views import Views
 from poise.methods import Growth
 from poise.nets import net_info
 from poise.training import DefaultsChosen, Event, PhaseStarted, Progress, Schedule, Situation, Trainer
@@ -75,22 +74,22 @@ class ChosenDefaults(NamedTuple):
 
 
 def choose_defaults(
-    settings: Settings, images: ImageSet, around: Surroundings, given: Augmentation | None
+    settings: Settings, images: ImageSet, runtime: Runtime, given: Augmentation | None
 ) -> Generator[Event, None, ChosenDefaults]:
     """Choose what these settings leave open for the first images; an augmentation that is `given` is not judged."""
-    suited = suit(settings, images, around)
+    suited = suit(settings, images, runtime)
     if given is not None:
         augmentation, reason = given, "as given"
     else:
-        augmentation, reason = yield from judge_augmentation(suited, images, around)
+        augmentation, reason = yield from judge_augmentation(suited, images, runtime)
     line = describe(suited, images, augmentation, reason)
     log.info("%s", line)
-    if not backbone_is_frozen(suited, images, around):
+    if not backbone_is_frozen(suited, images, runtime):
         warn_of_few_steps(suited, settings, len(images))
     return ChosenDefaults(suited, augmentation, DefaultsChosen(0, line, _chosen_values(settings, suited, augmentation)))
 
 
-def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings:
+def suit(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
     """The settings with everything that can be read off the images; the augmentation is judged by training.
 
     A method that trains a given network slowly keeps the learning rate of its own. With as many images as the paper's
@@ -98,7 +97,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
     """
     open_keys = frozenset(settings.automatic)
     count, side = len(images), min(images.shape[1:])
-    net = settings.net or (None if around.net is not None else suitable_net(side, count))
+    net = settings.net or (None if runtime.net is not None else suitable_net(side, count))
     schedule = settings.schedule
     if count > FEW_IMAGES and schedule.optimiser != "adamw":
         return settings.replace(net=net, automatic=())
@@ -116,7 +115,7 @@ def suit(settings: Settings, images: ImageSet, around: Surroundings) -> Settings
     rate = 1e-3 if adamw else suitable_rate(batch)
     own = settings.made_method.default_action
     action = dict(PLASTIC) if "method" in open_keys else {}
-    slow = "backbone_rate" in own and is_given(settings, around)
+    slow = "backbone_rate" in own and is_given(settings, runtime)
     action |= {} if slow else {"lr": rate}
     action = {axis: value for axis, value in action.items() if axis in own} | dict(settings.action)
     found = settings.replace(
@@ -177,7 +176,7 @@ def suitable_rate(batch: int) -> float:
 
 
 def judge_augmentation(
-    settings: Settings, images: ImageSet, around: Surroundings
+    settings: Settings, images: ImageSet, runtime: Runtime
 ) -> Generator[Event, None, tuple[Augmentation, str]]:
     """Whether images are shifted and mirrored in training, and the reason in a few words.
 
@@ -187,14 +186,14 @@ def judge_augmentation(
     text, are not.
     """
     suitable = suitable_augmentation(min(images.shape[1:]))
-    if backbone_is_frozen(settings, images, around):
+    if backbone_is_frozen(settings, images, runtime):
         return Augmentation(pad=0, flip=not is_grey(images)), "nothing of the network is trained"
     training, held = split_for_judging(images, settings.seed)
     if len(held) < FEWEST_HELD_OUT or len(set(training.labels.tolist())) < 2:
         return replace(suitable, flip=not is_grey(images)), "too few images to judge by"
     hits: dict[tuple[int, bool], Tensor] = {}
     for number, pad in enumerate((suitable.pad, 0), 1):
-        trainer = _judging_trainer(settings, training, around, replace(suitable, pad=pad, flip=False))
+        trainer = _judging_trainer(settings, training, runtime, replace(suitable, pad=pad, flip=False))
         words = f"judging the augmentation, training {number} of 2"
         for _ in trainer.run():
             done = trainer.done + (number - 1) * trainer.planned
@@ -210,17 +209,17 @@ def judge_augmentation(
     return replace(suitable, pad=pad, flip=flip), f"judged on {len(held)} held-out images"
 
 
-def _judging_trainer(settings: Settings, images: ImageSet, around: Surroundings, kind: Augmentation) -> Trainer:
+def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kind: Augmentation) -> Trainer:
     """The training of a new network with this augmentation."""
     method, schedule = settings.made_method, settings.schedule
-    model = build_model(settings, images.shape, around.net)
+    model = build_model(settings, images.shape, runtime.net)
     situation = Situation(
         model=model,
         method=method,
         growth=Growth(0, int(images.labels.max()) + 1),
         preprocessing=first_preprocessing(method, images, kind, net_info(model.backbone)),
         schedule=_judging_schedule(settings, schedule),
-        backend=around.backend,
+        backend=runtime.backend,
         seed=settings.seed,
         phase=0,
     )
@@ -235,11 +234,11 @@ def _judging_schedule(settings: Settings, schedule: Schedule) -> Schedule:
     return schedule.lasting(max(1, JUDGING_LENGTH * schedule.epochs / (2 if doubled else 1)))
 
 
-def backbone_is_frozen(settings: Settings, images: ImageSet, around: Surroundings) -> bool:
+def backbone_is_frozen(settings: Settings, images: ImageSet, runtime: Runtime) -> bool:
     """Whether nothing of the network is ever trained: frozen by the method from the start, or by the user."""
-    given = is_given(settings, around)
+    given = is_given(settings, runtime)
     return settings.made_method.freezes(0, given=given) or (
-        given and build_model(settings, images.shape, around.net).is_frozen
+        given and build_model(settings, images.shape, runtime.net).is_frozen
     )
 
 
@@ -300,10 +299,9 @@ def warn_of_few_steps(settings: Settings, given: Settings, images: int) -> None:
         _warn(settings, own, f"{few}; leave it out")
 
 
-def warn_of_short_phase(learner: Views, begun: Event) -> None:
-    """The same for a later phase, which has fewer images perhaps; one that is paced by them is long enough."""
-    settings, phase = learner.settings, learner.phase_under_way
-    if not isinstance(begun, PhaseStarted) or not begun.phase or settings.schedule.images is not None:
+def warn_of_short_phase(settings: Settings, phase: Phase | None, begun: Event) -> None:
+    """Say so where a later phase has too few steps; one that is paced by its images is long enough."""
+    if not isinstance(begun, PhaseStarted) or not begun.phase or settings.images is not None:
         return
     images = begun.new_images + begun.memory_images
     if phase is not None and not phase.is_frozen and (steps := _too_few_steps(settings, images)):

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import inspect
+import io
 import logging
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
-from typing import Any, Self
+from functools import wraps
+from pathlib import Path
+from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from poise.actions import AxisValue
-from poise.data import Augmentation, Budget, Preprocessing
-from poise.errors import OtherImages, UserError, shown
-from poise.learner.arrival import (
-    Arrival,
+from poise import locks
+from poise.actions import Action, AxisValue
+from poise.data import Augmentation, Budget, Memory, Preprocessing
+from poise.errors import OtherImages, UserError, not_learned, reading, shown, suggestion
+from poise.files import expand_user, explaining_refusals
+from poise.learner import extras, upkeep
+from poise.learner.defaults import choose_defaults, warn_of_short_phase
+from poise.learner.inputs import (
     Images,
     Labels,
+    NewPhase,
     check_foresight,
     digest_images,
     labelled_store,
@@ -27,31 +38,76 @@ from poise.learner.arrival import (
     store_of,
     warn_of_unknown,
 )
-from poise.learner.conventions import Conventions
-from poise.learner.defaults import choose_defaults
-from poise.learner.exporting import Exporting
-from poise.learner.given import Callback, check_given, with_names_of_sklearn
-from poise.learner.labels import Label
-from poise.learner.phase import Phase, Surroundings
-from poise.learner.rejecting import Rejecting
+from poise.learner.networks import Shape, architecture
+from poise.learner.phase import Phase, Runtime, with_jitter
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge
-from poise.learner.upkeep import Upkeep
-from poise.nets import named_info, net_info
-from poise.spaces import Grids
-from poise.training import Event, Executor, undisturbed
-from poise.tuning import Reward, TrialSettings
+from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_state
+from poise.learner.upkeep import Exemplar
+from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
+from poise.settings import plain_copy
+from poise.spaces import ActionSpace, Grids
+from poise.training import (
+    NCM_TEMPERATURE,
+    Backend,
+    Evaluator,
+    Event,
+    Executor,
+    PhaseDone,
+    both_classifiers,
+    undisturbed,
+)
+from poise.tuning import CLASSIFIERS, Reward, TrialSettings
 
 log = logging.getLogger(__name__)
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Callback = Callable[[Event], object]
 
-class Learner(Conventions, Upkeep, Rejecting, Exporting):
+#: Parameters that change nothing that is learned: they may change at any time.
+WATCHING: Final = ("verbose", "callbacks")
+#: What scikit-learn calls our arguments.
+THEIR_NAMES: Final = {"X": "images", "y": "labels"}
+
+
+def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate[Learner, P], R]:
+    """A method of `Learner` that computes: in the learner's own modes of torch, whatever the caller has set.
+
+    Arguments may have scikit-learn's names, and a misspelt one gets a suggestion.
+    """
+    names = [name for name in inspect.signature(method).parameters if name != "self"]
+
+    @wraps(method)
+    def in_own_modes(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        ours = _our_names(method.__name__, names, kwargs) if not kwargs.keys() <= {*names} else kwargs
+        with self.backend.active():
+            return method(self, *args, **ours)
+
+    return in_own_modes
+
+
+def _our_names(method: str, names: Sequence[str], given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - arguments
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        ours = THEIR_NAMES.get(name, name)
+        if ours not in names:
+            raise UserError(f"{method} has no argument '{name}'; {suggestion(name, names)}")
+        if ours in found or (ours != name and ours in given):
+            raise UserError(f"{name} and {ours} are two names for the same; pass one of them")
+        found[ours] = value
+    return found
+
+
+class Learner:
     """A class-incremental classifier in the style of scikit-learn.
 
     >>> learner = Learner(method="lucir", epochs=30)            # doctest: +SKIP
     >>> learner.partial_fit(images, labels)                     # doctest: +SKIP
     >>> learner.partial_fit(more_images, labels_of_new_classes) # doctest: +SKIP
     >>> learner.predict(some_images)                            # doctest: +SKIP
+
+    Parameters are checked when they are first used. One that is changed after the first phase counts from the next
+    `fit` on, which starts anew; until then `partial_fit` is refused.
 
     Args:
         method: name of a method (`lucir`, `icarl`, `lwf`, `podnet`, `aanets`, `der`, `foster`; on a pretrained network
@@ -70,8 +126,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
             with the method's own; others are in `poise.policies`.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
-        space: the actions it chooses from: `paper`, `joint`, `wide`, `online`, a grid of
-            your own, or several, whose actions all count; if not given, the one that the policy brings along.
+        space: the actions it chooses from: `paper`, `joint`, `wide`, `online`, a grid of your own, or
+            several, whose actions all count; if not given, the one that the policy brings along.
         tune: only these kinds of axes: `kd`, `classifier` (an axis of the space, or apart from it), `lr`.
         trials: how actions are tried: the environment, how many images validate, how long a trial is; keys that are
             not given are as the policy brings them along.
@@ -95,7 +151,8 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action_: the action that the last phase was trained with.
     """
 
-    @undisturbed()
+    _estimator_type = "classifier"  # what scikit-learn read before there were tags
+
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
         method: str | None = None,
@@ -128,29 +185,221 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         verbose: bool = False,
         callbacks: Sequence[Callback] | None = None,
     ) -> None:
-        as_given = dict(locals())
-        given = {name: value for name, value in locals().items() if name in KEYS}
-        check_given(as_given)
-        settings = Settings.resolve(automatic=True, **{**given, "net": net if isinstance(net, str) else None})
-        own = net if isinstance(net, nn.Module) else None
-        info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
-        if info is not None and image_size is None:
-            settings = settings.replace(image_size=info.image_size)
-        around = Surroundings.of(settings, device, net=own, augmentation=augmentation, executor=executor)
-        self._make(settings, around, preprocessing)
-        self._remember(as_given)
-        for line in settings.remarks():
-            log.warning("%s", line)
+        self.method = method
+        self.net = net
+        self.memory = memory
+        self.epochs = epochs
+        self.batch = batch
+        self.momentum = momentum
+        self.weight_decay = weight_decay
+        self.optimiser = optimiser
+        self.decay = decay
+        self.warmup = warmup
+        self.action = action
+        self.first_lr = first_lr
+        self.policy = policy
+        self.policy_options = policy_options
+        self.space = space
+        self.tune = tune
+        self.trials = trials
+        self.options = options
+        self.image_size = image_size
+        self.preprocessing = preprocessing
+        self.augmentation = augmentation
+        self.device = device
+        self.precision = precision
+        self.deterministic = deterministic
+        self.seed = seed
+        self.executor = executor
+        self.verbose = verbose
+        self.callbacks = callbacks
+
+    # Parameters -------------------------------------------------------------------------------------------------
+
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Every parameter of the constructor, and its default."""
+        known = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return {each.name: each.default for each in known if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Every parameter of the constructor as it was given, or its default. `deep` changes nothing here."""
+        return {name: getattr(self, name, default) for name, default in self._defaults().items()}
+
+    def _parameters(self) -> dict[str, Any]:
+        """The parameters of this class, of which a class made of it may hide some."""
+        return {name: getattr(self, name) for name in Learner._defaults()}
+
+    def set_params(self, **params: Any) -> Self:  # noqa: ANN401 - whatever the constructor takes
+        """Change parameters; after the first phase they count from the next `fit` on, the watching ones at once."""
+        known = self._defaults()
+        for name in params:
+            if name not in known:
+                raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={f'{type(value).__name__}(…)' if isinstance(value, nn.Module) else shown(value, 60)}"
+            for name, value in self.get_params().items()
+            if not _is_same(value, self._defaults()[name])
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - scikit-learn has no types
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(one_d_array=True, two_d_array=False, three_d_array=True, string=True),
+        )
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.phases_ > 0
+
+    # What the parameters stand for, made when it is first needed ------------------------------------------------
+
+    _made: _Made | None = None
+
+    @property
+    def _parts(self) -> _Made:
+        """Settings, device and knowledge; made anew if parameters changed before the first phase began."""
+        made = self._made
+        if made is None or (not made.has_begun and made.changed(self)):
+            made = self._made = _Made.of_parameters(self._parameters())
+        return made
+
+    @property
+    def settings(self) -> Settings:
+        """What the learner is made with: plain values, every default written out."""
+        return self._parts.settings
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All that was learned: a value that is replaced as a whole when a phase is done."""
+        return self._parts.knowledge
+
+    @property
+    def runtime(self) -> Runtime:
+        """The device, a network of the user's own, and where trials run."""
+        return self._parts.runtime
+
+    @property
+    def backend(self) -> Backend:
+        """Device and floating-point format."""
+        return self._parts.runtime.backend
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """The actions that the policy chooses from."""
+        return self.settings.action_space
+
+    @property
+    def architecture(self) -> str:
+        """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
+        described = self.model.architecture if self.model is not None else None
+        return described or architecture(self.settings, self.shape_, own_net=self.runtime.net is not None)
+
+    @property
+    def net_info(self) -> NetInfo | None:
+        """What is known of a network that was not made here, such as what it was pretrained on."""
+        if self.model is not None:
+            return net_info(self.model.backbone)
+        own = self.runtime.net
+        return net_info(own) if own is not None else named_info(self.settings.net, self.settings.seed)
+
+    def resolved_policy(self) -> dict[str, Any]:
+        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
+        return self.settings.resolved_policy()
+
+    # What was learned -------------------------------------------------------------------------------------------
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        """The labels seen so far, in the order in which they arrived."""
+        return np.asarray(self.knowledge.classes)
+
+    @property
+    def classifier_(self) -> str:
+        """Which classifier predicts at present: `fc` or `ncm`."""
+        return self.knowledge.classifier
+
+    @property
+    def action_(self) -> Action:
+        """The action that the last phase was trained with."""
+        return self.knowledge.action
+
+    @property
+    def phases_(self) -> int:
+        """How many phases were learned."""
+        return self._made.knowledge.phases if self._made is not None else 0
+
+    @property
+    def memory_(self) -> Memory | None:
+        """The kept images."""
+        return self.knowledge.memory
+
+    @property
+    def preprocessing_(self) -> Preprocessing | None:
+        """How images are prepared, once that is known."""
+        return self.knowledge.preprocessing
+
+    @property
+    def means_(self) -> Tensor | None:
+        """The unit mean feature of each class, rows as in `classes_`: what NCM compares with."""
+        return self.knowledge.means
+
+    @property
+    def held_(self) -> int:
+        """The most images that were held at any moment of the last phase, memory and new images."""
+        return self.knowledge.held
+
+    @property
+    def budget_(self) -> int:
+        """The number of images that were allowed to be held in the last phase."""
+        return self.knowledge.budget
+
+    @property
+    def shape_(self) -> Shape | None:
+        """Channels, height and width of the images."""
+        return self.knowledge.shape
+
+    @property
+    def reject_thresholds_(self) -> Mapping[str, float]:
+        """For each classifier, the score below which an image is rejected; empty until `calibrate_reject`."""
+        return self.knowledge.reject
+
+    @property
+    def model(self) -> Model | None:
+        """The model that predicts."""
+        return self.knowledge.predictor
+
+    @property
+    def evaluator(self) -> Evaluator:
+        """How models are looked at, once images are known."""
+        return self._parts.evaluator(self.knowledge)
 
     # Learning ---------------------------------------------------------------------------------------------------
 
-    @with_names_of_sklearn
+    @public
+    def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
+        """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
+        self._parts.refuse_if_learning()
+        fresh = type(self)(**self.get_params(deep=False))
+        fresh.partial_fit(images, labels, next_images=next_images)
+        with self._parts.changing():
+            self._made = fresh._made
+        return self
+
+    @public
     def partial_fit(
         self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
     ) -> Self:
         """Learn one phase: new classes with their images. The learner is unchanged if this fails.
-
-        While a thread does this, other threads may predict and save; learning is refused to them.
 
         `labels` may be left out where the images bring them along: a folder of class folders, a torch `Dataset` or
         `DataLoader`. New images of a class that is known already are refused, unless `known="update"`: then they are
@@ -159,10 +408,22 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         With RMM's memory, exemplars that were discarded to make room stay discarded, whatever follows. `next_images`,
         how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
         """
-        self._refuse_changed()
-        with self._turns.change():
-            events = self._events(images, labels, known=known, next_images=next_images)
-            self._learn(self._turns.steps(events, alone=True))
+        callbacks = _checked_callbacks(self.callbacks)
+        phase = self._learn(self._receive(images, labels, known=known, next_images=next_images))
+        events: Iterator[Event] = phase
+        if self.verbose:
+            from poise import progress  # nobody who watches nothing has to wait for rich
+
+            events = progress.watch_phase(phase)
+        with closing(phase):
+            for event in events:
+                log.debug("%s", event)
+                warn_of_short_phase(self.settings, self.phase_under_way, event)
+                try:
+                    for callback in callbacks:
+                        callback(event)
+                except BaseException as error:  # undoes what was learned, even at the last event
+                    phase.throw(error)
         return self
 
     def fitting(
@@ -175,103 +436,121 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,
         reward: Reward | None = None,
-    ) -> Iterator[Event]:
-        """The same phase as a generator of events; `state()` may be called between any two of them.
+    ) -> Generator[Event, None, None]:
+        """Learn one phase as a generator of events; `state()` may be called between any two of them.
 
         `origins` says where each image came from in the caller's own data, so that a run folder can store the
         memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
         `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one.
         The input is checked at once, before the first event is asked for.
         """
-        given: dict[str, Any] = {"known": known, "origins": origins, "action": action, "next_images": next_images}
-        return self._turns.steps(self._events(images, labels, **given, reward=reward))
+        with self.backend.active():
+            arrival = self._receive(
+                images, labels, known=known, origins=origins, action=action, next_images=next_images
+            )
+        return self._between_events(self._learn(arrival, reward))
 
-    @undisturbed()
-    def _events(
+    def _receive(
         self,
         images: Images,
         labels: Labels | None,
         *,
         known: str,
+        next_images: int | None,
         origins: Tensor | None = None,
         action: Mapping[str, AxisValue] | None = None,
-        next_images: int | None = None,
-        reward: Reward | None = None,
-    ) -> Generator[Event, None, None]:
-        arrival = receive(images, labels, self.settings, self.knowledge, known=known, origins=origins)
-        arrival = replace(arrival, next_images=check_foresight(self.settings.memory, next_images))
+    ) -> NewPhase:
+        """What arrives, checked: a mistake is found here, before anything is trained."""
+        parts, settings = self._parts, self.settings
+        if changed := parts.changed(self):
+            raise UserError(
+                f"{', '.join(changed)} changed since this learner began to learn; call fit, which starts anew, or set "
+                f"{'it' if len(changed) == 1 else 'them'} back"
+            )
+        parts.refuse_if_learning()
+        arrival = receive(images, labels, settings, self.knowledge, known=known, origins=origins)
+        arrival = replace(arrival, next_images=check_foresight(settings.memory, next_images))
         if action is not None:
-            arrival = replace(arrival, action=self.settings.given_action(action, arrival.phase))
-        if self._pending is not None and self._pending.digest != arrival.digest:
+            arrival = replace(arrival, action=settings.given_action(action, arrival.phase))
+        if parts.pending is not None and parts.pending.digest != arrival.digest:
             raise OtherImages(
                 "this learner was saved in the middle of a phase with other images; give it the same ones"
             )
-        return self.backend.guard(self._fit(arrival, reward))
+        return arrival
 
-    def _fit(self, arrival: Arrival, reward: Reward | None) -> Generator[Event, None, None]:
-        self._refuse_if_overtaken(arrival)
-        phase, pending, before = None, self._pending, (self.settings, self._around)
-        try:
-            if self.settings.automatic and arrival.phase == 0:
-                given = self.preprocessing.augmentation if self.preprocessing is not None else self._around.augmentation
-                chosen = yield from choose_defaults(self.settings, arrival.images, self._around, given)
-                self._refuse_if_overtaken(arrival)
-                self.settings, self._around = chosen.settings, replace(self._around, augmentation=chosen.augmentation)
-                yield chosen.event
-            measured = pending.preprocessing if pending is not None else None
-            self._phase = phase = Phase(self.settings, self.knowledge, arrival, self._around, reward, measured)
-            arrival = phase.arrival  # without the images that were discarded
-            if self.memory is not None:  # what was discarded on arrival stays discarded
-                self.knowledge = replace(self.knowledge, memory=phase.kept)
-            self._pending = None
-            learning = phase.learn(pending)
+    def _between_events(self, work: Generator[Event, None, None]) -> Generator[Event, None, None]:
+        """The events of a phase, each made in the learner's own modes; between two of them the caller's hold."""
+        with closing(work):
             while True:
-                try:
-                    event = next(learning)
-                except StopIteration as end:
-                    learned: Knowledge = end.value
-                    break
+                with self.backend.active():
+                    event = next(work, None)
+                if event is None:
+                    return
                 yield event
-                self._refuse_if_overtaken(arrival)
-            self.knowledge = learned
-        except BaseException:
-            if self._phase is phase and arrival.phase == self.phases_:
-                self._pending, (self.settings, self._around) = pending, before
-            raise
-        finally:
-            if self._phase is phase:
-                self._phase = None
-        yield Phase.end_event(learned)
 
-    @undisturbed()
+    def _learn(self, arrival: NewPhase, reward: Reward | None = None) -> Generator[Event, None, None]:
+        """Learn what arrived; if that fails, the learner is as it was before, but for images that were discarded."""
+        parts = self._parts
+        with parts.changing():
+            if (
+                arrival.phase != parts.knowledge.phases
+                or arrival.classes[: arrival.growth.old] != parts.knowledge.classes
+            ):
+                raise UserError(
+                    "this learner learned another phase in the meantime, or lost a class; call fitting again for this"
+                )
+            settings, runtime, before, pending = parts.settings, parts.runtime, parts.knowledge, parts.pending
+            done = False
+            try:
+                if parts.settings.automatic and arrival.phase == 0:
+                    given = parts.knowledge.preprocessing
+                    kind = given.augmentation if given is not None else parts.runtime.augmentation
+                    chosen = yield from choose_defaults(parts.settings, arrival.images, parts.runtime, kind)
+                    parts.settings = chosen.settings
+                    parts.runtime = replace(parts.runtime, augmentation=chosen.augmentation)
+                    yield chosen.event
+                phase = Phase(parts.settings, parts.knowledge, arrival, parts.runtime, reward)
+                del arrival  # discarded images are held by nobody
+                phase.begin(pending)
+                if before.memory is not None:  # what was discarded on arrival stays discarded
+                    parts.knowledge = before = phase.before
+                parts.phase = phase
+                learned = yield from phase.learn(pending)
+                parts.knowledge, parts.phase, parts.pending = learned, None, None
+                done = True
+                yield PhaseDone(learned.phases - 1, learned.classifier, len(learned.memory or ()))
+            except BaseException as error:
+                if not (done and isinstance(error, GeneratorExit)):  # closed after the last event, it was learned
+                    parts.settings, parts.runtime, parts.knowledge, parts.pending = settings, runtime, before, pending
+                raise
+            finally:
+                parts.phase = None
+
+    def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
+        """The phase that these images would start, begun; the learner stays as it is."""
+        with self.backend.active():
+            arrival = receive(images, labels, self.settings, self.knowledge)
+            phase = Phase(self.settings, self.knowledge, arrival, self.runtime, reward)
+            phase.begin()
+            return phase
+
+    @property
+    def phase_under_way(self) -> Phase | None:
+        """The phase that is being learned at this moment."""
+        return self._parts.phase
+
+    @public
     def has_learned(self, images: Images, labels: Labels | None = None) -> bool:
         """Whether a phase was learned from exactly these images with these labels, in this order.
 
-        Images are given as to `partial_fit`. Of phases of which the learner has no note (see `notes_images`) it cannot
-        be said, and is not.
+        Of phases before a class was removed, and in a file saved without its memory, that is not known.
         """
         noted = self.knowledge.images_digests
         return bool(noted) and digest_images(images, labels, self.settings, self.knowledge) in noted
 
-    @property
-    def notes_images(self) -> bool:
-        """Whether the learner has a note of the images of every phase.
-
-        It has none of phases that an older poise learned, or after which a class was removed, nor in a file that was
-        saved without its memory.
-        """
-        return len(self.knowledge.images_digests) == self.phases_
-
-    def _refuse_if_overtaken(self, arrival: Arrival) -> None:
-        if arrival.phase != self.phases_ or arrival.classes[: arrival.growth.old] != self.knowledge.classes:
-            raise UserError(
-                "this learner learned another phase in the meantime, or lost a class; call fitting again for this one"
-            )
-
     # Predicting -------------------------------------------------------------------------------------------------
 
-    @with_names_of_sklearn
-    @undisturbed()
+    @public
     def predict(
         self,
         images: Images,
@@ -287,35 +566,27 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         known = self.knowledge
         if rejected is not None and not reject:
             raise UserError(f"rejected={shown(rejected)} is the label of rejected images; pass reject=True too")
-        if reject:
-            return self._predict_or_reject(images, known, classifier, rejected)
-        return self._predict(images, known, classifier)
+        if rejected in known.classes:
+            raise UserError(f"rejected={rejected!r} is a known class; choose a label that none has")
+        if not reject:
+            rows = self._proba(images, known, classifier).argmax(axis=1)
+            return np.asarray(np.asarray(known.classes)[rows])
+        chances, below = self._proba_and_rejected(images, known, classifier)
+        rows = chances.argmax(axis=1)
+        found = [rejected if out else known.classes[row] for row, out in zip(rows.tolist(), below, strict=True)]
+        same_kind = type(rejected) is type(known.classes[0])
+        return np.array(found) if same_kind else np.array(found, dtype=object)
 
-    def _predict(self, images: Images, known: Knowledge, classifier: str | None = None) -> NDArray[Any]:
-        labels: NDArray[Any] = np.asarray(known.classes)
-        return np.asarray(labels[self._proba(images, known, classifier).argmax(axis=1)])
+    @public
+    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
+        """A probability for each image and class, columns as in `classes_`.
 
-    def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
-        """The labels that each classifier, `fc` and `ncm`, gives to the images."""
-        known = self.knowledge
-        labels = np.asarray(known.classes)
-        with self.backend.active():
-            found = self._scores(images, known)
-            return {name: labels[scores.argmax(dim=1).cpu().numpy()] for name, scores in found.items()}
+        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
+        temperature 0.1, so that the most probable class is always the nearest mean.
+        """
+        return self._proba(images, self.knowledge, classifier)
 
-    @undisturbed()
-    def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
-        """The labels of the model that the next phase starts from, by its name, where another one predicts."""
-        known = self.knowledge
-        name, start = self.settings.made_method.starts_from, known.start
-        if name is None or start is None or start is known.predictor:
-            return {}
-        with self.backend.active():
-            found = self._evaluator(known).extract(start, store_of(images, self.settings, known)).logits
-            return {name: np.asarray(known.classes)[found.argmax(dim=1).cpu().numpy()]}
-
-    @with_names_of_sklearn
-    @undisturbed()
+    @public
     def score(
         self,
         images: Images,
@@ -332,6 +603,383 @@ class Learner(Conventions, Upkeep, Rejecting, Exporting):
         known = self.knowledge
         store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
         weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
-        share = share_right(wanted, self._predict(store, known).tolist(), weights)
+        predicted = np.asarray(known.classes)[self._proba(store, known, None).argmax(axis=1)]
+        share = share_right(wanted, predicted.tolist(), weights)
         warn_of_unknown(wanted, known.classes)
         return share
+
+    @public
+    def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels that each classifier, `fc` and `ncm`, gives to the images."""
+        labels, scores = self.classes_, self._scores(images, self.knowledge)
+        return {name: labels[found.argmax(dim=1).cpu().numpy()] for name, found in scores.items()}
+
+    @public
+    def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels of the model that the next phase starts from, by its name, where another one predicts."""
+        known = self.knowledge
+        name, start = self.settings.made_method.starts_from, known.start
+        if name is None or start is None or start is known.predictor:
+            return {}
+        found = self.evaluator.extract(start, store_of(images, self.settings, known)).logits
+        return {name: self.classes_[found.argmax(dim=1).cpu().numpy()]}
+
+    @public
+    def proba_and_rejected(
+        self, images: Images, *, classifier: str | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """What `predict_proba` says, and which images `predict(reject=True)` rejects; the network runs once."""
+        return self._proba_and_rejected(images, self.knowledge, classifier)
+
+    @public
+    def calibrate_reject(self, rate: float = 0.05, images: Images | None = None) -> Self:
+        """Set the reject threshold of each classifier, so that about `rate` of the images of known classes fall below.
+
+        `images` are images of known classes, as they will come, that nothing was trained on. Without them the reserve
+        is used (`memory=Budget(20, reserve=4)`), or else the kept images: those were trained on, so that more new
+        images are rejected than asked for. A threshold belongs to the model it was measured on: a further phase, and
+        whatever changes classes or kept images, takes it away.
+        """
+        with self._parts.changing():
+            known = self.knowledge
+            scores = self._scores(extras.images_to_calibrate(known.memory) if images is None else images, known)
+            found = {name: extras.reject_threshold(values, rate) for name, values in scores.items()}
+            self._parts.knowledge = replace(known, reject=found)
+        return self
+
+    def _proba(self, images: Images, known: Knowledge, classifier: str | None) -> NDArray[np.float32]:
+        chosen = _classifier(classifier, known)
+        return _probabilities(self._scores(images, known)[chosen], chosen)
+
+    def _proba_and_rejected(
+        self, images: Images, known: Knowledge, classifier: str | None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        chosen = _classifier(classifier, known)
+        if known.predictor is None:
+            raise not_learned()
+        if chosen not in known.reject:
+            raise UserError("no reject threshold is set for this model; call calibrate_reject first")
+        scores = self._scores(images, known)[chosen]
+        below: NDArray[np.bool_] = (scores.max(dim=1).values.double() < known.reject[chosen]).cpu().numpy()
+        return _probabilities(scores, chosen), below
+
+    def _scores(self, images: Images, known: Knowledge) -> dict[str, Tensor]:
+        """One score per image and class from each classifier: logits, and cosines to the means.
+
+        `known` is what the learner knew when it was asked: another thread may end a phase while images are read.
+        """
+        if known.predictor is None or known.means is None:
+            raise not_learned()
+        store = store_of(images, self.settings, known)
+        return both_classifiers(self._parts.evaluator(known).extract(known.predictor, store), known.means)
+
+    # Between phases ---------------------------------------------------------------------------------------------
+
+    @public
+    def remove(self, classes: Label | Labels) -> Self:
+        """Take classes out: their rows of the head, their means, and their kept images.
+
+        Other classes are predicted as before, by the largest of the scores that are left. The network itself has still
+        been trained with the images of these classes. A class of the same name can be learned again later. The history
+        of trials, in which no class is named, stays. A reject threshold has to be set again.
+        """
+        with self._parts.changing(resumes=False):
+            self._parts.knowledge = upkeep.without_classes(self.knowledge, classes)
+        return self
+
+    def exemplars(self) -> list[Exemplar]:
+        """All kept images, class by class; within a class those that are trained on first, in the order of herding."""
+        return upkeep.list_exemplars(self.knowledge)
+
+    @public
+    def image_ids(self, images: Images) -> list[str]:
+        """The ids that these images have, or would have, among the kept ones: how to find one by its file.
+
+        They are those of the pixels that the network sees: give images in the form in which they were learned (files
+        as files), or they may be scaled another way and have other ids.
+        """
+        return upkeep.image_ids(store_of(images, self.settings, self.knowledge, held_out=False))
+
+    @public
+    def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
+        """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
+
+        The head keeps what it has learned from them: a trained one until the next phase, and sums over features
+        (SimpleCIL, RanPAC, SLCA) for good. To be rid of that too, `remove` the class and learn it again.
+
+        The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
+        without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
+        """
+        with self._parts.changing(resumes=False):
+            known = self.knowledge
+            evaluator = self.evaluator if known.preprocessing is not None else None
+            self._parts.knowledge = upkeep.without_exemplars(known, ids, evaluator)
+        return self
+
+    # Files and values -------------------------------------------------------------------------------------------
+
+    @public
+    def export(self, path: str | Path) -> None:
+        """Write what predicts to an ONNX file (`.onnx`) or a program of `torch.export` (`.pt2`), by the path's ending.
+
+        It takes `images`, uint8 [batch, C, H, W] as the learner was trained on, any number of them; normalisation is
+        inside. It gives three float tensors [batch, classes], columns as in `classes_`: `probabilities`, those of
+        `predict_proba`; `fc`, the logits of the head; `ncm`, the cosines to the class means. The class names, the
+        classifier that counts and the reject thresholds are in the file too, as one JSON document: in ONNX's metadata
+        under `poise`, in a `.pt2` file as the extra file `poise.json`. Its `short_side` says to how many pixels the
+        short side of a photo is scaled before the images are cut out of its centre. No kept image is in the file.
+        """
+        extras.export(self.knowledge, expand_user(path))
+
+    @public
+    def save(self, path: str | Path, *, memory: bool = True) -> None:
+        """Write the learner to one file.
+
+        The file contains the training images kept in memory. With `memory=False` it does not; such a learner
+        predicts but cannot learn further. A file that is written in the middle of a phase, the first one too, is
+        loaded and given the same images to go on from there; of `fitting`, once its event `PhaseStarted` came. If
+        `poise learn` is working on this file, that is logged: it will find the file changed, leave it so, and write
+        what it learned beside it.
+        """
+        file = expand_user(path)
+        begun = self._parts.is_learning  # looked at first: the phase may end before the state is taken
+        with explaining_refusals("save it again"):
+            save_state(self.state(), file, memory=memory, begun=begun)
+        owner = locks.owner_of(locks.lock_beside(file))
+        if owner is not None:
+            log.warning("%s is learning into %s: it will leave this file as it is, and save beside it", owner, file)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Read a learner; `net` gives the backbone again if it was your own, and is adapted if that one was.
+
+        One that was made with a method or a policy of your own predicts where that is not registered, unless the method
+        expands the network; to learn further it must be registered.
+        """
+        file = expand_user(path)
+        with undisturbed():
+            state = LearnerState.read(file, net=net)
+            with reading(file):
+                return cls.from_state(state, device=device, net=net, executor=executor)
+
+    @public
+    def state(self) -> LearnerState:
+        """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
+        parts = self._parts
+        with parts.lock:
+            phase, net = parts.phase, parts.runtime.net
+            pending = phase.pending() if phase is not None else parts.pending
+            self.backend.synchronise()
+            if self.model is not None:
+                net = self.model.backbone
+            elif phase is not None:
+                net = phase.network
+            own = parts.runtime.net is not None
+            return LearnerState(
+                parts.settings, parts.knowledge, parts.runtime.augmentation, own, pending, net_info(net)
+            )
+
+    @classmethod
+    def from_state(
+        cls,
+        state: LearnerState,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """The learner that `state` described; `net` is the user's own, if it has one."""
+        with undisturbed():
+            net = adapted_again(net, state.info, state.settings.net) if net is not None else None
+            runtime = Runtime.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
+            with runtime.backend.active():
+                knowledge = state.knowledge.placed(runtime.backend.device)
+            learner = cls._with_parts(state.settings, runtime, knowledge, None)
+            learner._parts.pending = state.pending
+            if state.settings.unregistered is None:
+                pending = state.pending.history if state.pending is not None else ()
+                state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
+            return learner
+
+    @classmethod
+    def from_settings(cls, settings: Settings, runtime: Runtime, preprocessing: Preprocessing | None = None) -> Self:
+        """A learner with settings that are resolved already, which has learned nothing."""
+        return cls._with_parts(settings, runtime, _nothing_known(settings, preprocessing), preprocessing)
+
+    @classmethod
+    def _with_parts(
+        cls, settings: Settings, runtime: Runtime, knowledge: Knowledge, preprocessing: Preprocessing | None
+    ) -> Self:
+        known = cls._defaults()
+        parameters = _parameters_of(settings, runtime, preprocessing)
+        learner = cls(**{name: value for name, value in parameters.items() if name in known})
+        learner._made = _Made(settings, runtime, knowledge, _snapshot(learner._parameters()))
+        return learner
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
+        attributes = {name: value for name, value in vars(self).items() if name != "_made"}
+        if self._made is None or not self._made.has_begun:
+            return {"attributes": attributes}
+        tensors, meta = self.state().tensors(images=True)
+        # Bytes: of tensors torch hands to another process only the number of a file, which may be gone by then.
+        buffer = io.BytesIO()
+        torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, buffer)
+        saved = {"tensors": buffer.getvalue(), "meta": meta, "net": self.runtime.net, "snapshot": self._made.snapshot}
+        return {"attributes": attributes, "saved": saved}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state["attributes"])
+        saved = state.get("saved")
+        if saved is not None:
+            tensors = torch.load(io.BytesIO(saved["tensors"]), map_location="cpu", weights_only=True)
+            with undisturbed():
+                found = LearnerState.from_tensors(tensors, saved["meta"], net=saved["net"])
+            made = Learner.from_state(found, device=self.device, net=saved["net"], executor=self.executor)._parts
+            made.snapshot = saved["snapshot"]
+            self._made = made
+
+
+class _Made:
+    """What the parameters of a learner were made into, and what it has learned since."""
+
+    def __init__(self, settings: Settings, runtime: Runtime, knowledge: Knowledge, snapshot: Mapping[str, Any]) -> None:
+        self.settings, self.runtime, self.knowledge, self.snapshot = settings, runtime, knowledge, snapshot
+        self.phase: Phase | None = None  # the one under way
+        self.pending: Pending | None = None  # one that was saved in its middle
+        self.lock = threading.RLock()
+        self.is_learning = False
+        if (line := settings.doubts()) is not None:
+            log.warning("%s", line)
+
+    @classmethod
+    def of_parameters(cls, parameters: Mapping[str, Any]) -> _Made:
+        """Check the parameters and make what they stand for."""
+        net, preprocessing = parameters["net"], parameters["preprocessing"]
+        if not isinstance(net, str | nn.Module | None):
+            raise UserError(
+                f"net={shown(net)} is neither a name nor a module; a class of your own must be made first: net=Net()"
+            )
+        if not isinstance(preprocessing, Preprocessing | None):
+            raise UserError(f"preprocessing={shown(preprocessing)} must be a poise.Preprocessing, or left out")
+        _checked_callbacks(parameters["callbacks"])
+        with undisturbed():
+            own = net if isinstance(net, nn.Module) else None
+            keys = {name: value for name, value in parameters.items() if name in KEYS}
+            settings = Settings.resolve(automatic=True, **{**keys, "net": None if own is not None else net})
+            info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
+            if info is not None and parameters["image_size"] is None:
+                settings = settings.replace(image_size=info.image_size)
+            for line in settings.remarks():
+                log.warning("%s", line)
+            runtime = Runtime.of(
+                settings,
+                parameters["device"],
+                net=own,
+                augmentation=parameters["augmentation"],
+                executor=parameters["executor"],
+            )
+            return cls(settings, runtime, _nothing_known(settings, preprocessing), _snapshot(parameters))
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether anything was learned, or is being learned."""
+        return self.knowledge.phases > 0 or self.is_learning or self.pending is not None
+
+    def changed(self, learner: Learner) -> list[str]:
+        """Which parameters are others than those that this was made of."""
+        now = learner._parameters()
+        return [name for name, value in self.snapshot.items() if not _is_same(value, now[name])]
+
+    def refuse_if_learning(self) -> None:
+        """Refuse a second change, in this thread or another: it would start from something else than its caller saw."""
+        if self.is_learning:
+            raise UserError(
+                "this learner is in the middle of a phase, in another thread or around this call; wait for it to end"
+            )
+
+    @contextmanager
+    def changing(self, *, resumes: bool = True) -> Iterator[None]:
+        """Change the learner, which nobody else may do meanwhile; if not `resumes`, not in the middle of a phase."""
+        self.refuse_if_learning()
+        if not resumes and self.pending is not None:
+            raise UserError("this learner is in the middle of a phase; finish it first, with the same images")
+        with self.lock:
+            self.is_learning = True
+            try:
+                yield
+            finally:
+                self.is_learning = False
+
+    def evaluator(self, known: Knowledge) -> Evaluator:
+        """How models are looked at, once images are known."""
+        if known.preprocessing is None:
+            raise not_learned()
+        return Evaluator(known.preprocessing, self.runtime.backend.alone)
+
+
+def _nothing_known(settings: Settings, preprocessing: Preprocessing | None) -> Knowledge:
+    method = settings.made_method
+    prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
+    return Knowledge(action=method.default_action, preprocessing=prepared)
+
+
+def _snapshot(parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """The parameters that count in learning. Settings are copies: a dictionary that is changed counts from `fit` on."""
+    return {name: value for name, value in parameters.items() if name not in WATCHING}
+
+
+def _parameters_of(settings: Settings, runtime: Runtime, preprocessing: Preprocessing | None) -> dict[str, Any]:
+    """The parameters with which a learner of these settings is made again.
+
+    Phases that are paced by their images have no length of their own: it is left open again.
+    """
+    paced = {"epochs": None} if settings.images is not None else {}
+    return {
+        **plain_copy(dict(settings)),
+        **paced,
+        "net": settings.net if runtime.net is None else runtime.net,
+        "device": str(runtime.backend.device),
+        "augmentation": runtime.augmentation,
+        "executor": runtime.executor,
+        "preprocessing": preprocessing,
+    }
+
+
+def _is_same(one: object, other: object) -> bool:
+    if one is other:
+        return True
+    if isinstance(one, nn.Module | np.ndarray | Tensor) or isinstance(other, nn.Module | np.ndarray | Tensor):
+        return False
+    return type(one) is type(other) and bool(one == other)
+
+
+def _checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
+    if callable(callbacks) or isinstance(callbacks, str) or not isinstance(callbacks, Sequence | None):
+        raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
+    for callback in callbacks or ():
+        if not callable(callback):
+            raise UserError(f"callbacks has {shown(callback)}, which cannot be called with an event; pass functions")
+    return tuple(callbacks or ())
+
+
+def _classifier(name: str | None, known: Knowledge) -> str:
+    """The classifier of that name, or the one that counts."""
+    chosen = name or known.classifier
+    if chosen not in CLASSIFIERS:
+        raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+    return chosen
+
+
+def _probabilities(scores: Tensor, classifier: str) -> NDArray[np.float32]:
+    """The softmax of logits; of cosines at a low temperature."""
+    scaled = scores if classifier == "fc" else scores / NCM_TEMPERATURE
+    found: NDArray[np.float32] = scaled.softmax(dim=1).cpu().numpy()
+    return found

@@ -16,13 +16,13 @@ from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import UserError, shown
-from poise.learner.arrival import Arrival, hold_out, without_copies
+from poise.learner.inputs import NewPhase, hold_out, without_copies
 from poise.learner.networks import build_model
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Pending
-from poise.learner.workload import planned_work
 from poise.methods import Growth, Method
 from poise.nets import Model, NetInfo, is_named, net_info
+from poise.policies import Planned
 from poise.training import (
     ActionDecided,
     Backend,
@@ -30,8 +30,8 @@ from poise.training import (
     Event,
     Executor,
     Material,
-    PhaseDone,
     PhaseStarted,
+    Progress,
     Situation,
     Trainer,
     changed_switches,
@@ -52,14 +52,15 @@ from poise.tuning import (
     decided_rewards,
     judge_before,
     judged_hits,
+    judging_epochs,
 )
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a learner has besides its settings: a device, perhaps a net of the user's own, and where trials run."""
+class Runtime:
+    """What a learner has besides its settings: a device, perhaps a network of the user's own, and where trials run."""
 
     backend: Backend
     net: nn.Module | None = None
@@ -75,84 +76,130 @@ class Surroundings:
         net: nn.Module | None = None,
         augmentation: Augmentation | None = None,
         executor: Executor | None = None,
-    ) -> Surroundings:
-        """Those of a learner with these settings on that device; it works on a copy of the net."""
+    ) -> Runtime:
+        """Resolve device and precision; copy the user's network, which stays as it is."""
         if executor is not None and not callable(getattr(executor, "run", None)):
             raise UserError(f"executor={shown(executor)} does not run attempts; see poise.training.Executor")
         if not isinstance(augmentation, Augmentation | None):
             raise UserError(f"augmentation={augmentation!r}: give one like Augmentation(autoaugment=True, cutout=0.5)")
-        return cls(
-            make_backend(device, settings.precision, settings.deterministic), copy.deepcopy(net), augmentation, executor
-        )
+        if net is not None and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
+            raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
+        backend = make_backend(str(device), settings.precision, settings.deterministic)
+        return cls(backend, copy.deepcopy(net), augmentation, executor)
 
 
-def is_given(settings: Settings, around: Surroundings) -> bool:
+def is_given(settings: Settings, runtime: Runtime) -> bool:
     """Whether the network is one that poise did not make: a module, or one by name; pretrained perhaps."""
-    return around.net is not None or is_named(settings.net)
+    return runtime.net is not None or is_named(settings.net)
 
 
 class Phase:
-    """A phase under way. The knowledge it started from stays as it is; the phase ends with a new one.
+    """One phase under way: `begin` prepares it, `learn` is Algorithm 1.
 
-    `measured` is what a first phase that is resumed found out about its images, which are not read for it again.
+    The knowledge it starts from stays as it is; the phase ends with a new one.
     """
 
     def __init__(
         self,
         settings: Settings,
         knowledge: Knowledge,
-        arrival: Arrival,
-        around: Surroundings,
+        arrival: NewPhase,
+        runtime: Runtime,
         reward: Reward | None = None,
-        measured: Preprocessing | None = None,
     ) -> None:
-        self.settings, self._measured = settings, measured
-        self.given = is_given(settings, around)
-        kept = knowledge.memory or Memory.empty(arrival.images.shape)
+        self.settings = settings
+        self.before = knowledge
+        self.arrival = arrival
+        self.runtime = runtime
+        self.reward = reward or Reward()
+        self.given = is_given(settings, runtime)
+        self.trainer: Trainer | None = None
+
+    # Algorithm 1 ------------------------------------------------------------------------------------------------
+
+    def learn(self, pending: Pending | None = None) -> Generator[Event, None, Knowledge]:
+        """Algorithm 1 in phase i, after `begin`; from where a saved phase stopped if there is one.
+
+        In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
+        Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
+        """
+        action = pending.action if pending is not None else None
+        if pending is None:
+            yield self._start_event()
+        images = len(self.kept.exemplars) + len(self.new)
+        tunes = self.arrival.action is None
+        yield from planned_work(self.settings, self.arrival.phase, self.arrival.growth, images, tunes=tunes)
+        # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
+        # then let it choose a_i. The first phase (i = 0) is plain classification.
+        if action is None:
+            choice = self.situation.backend.broadcast((yield from self._choose()))
+            action = choice.action
+            yield from judge_before(self.task, self.rule, action)
+            self.trainer = self.make_trainer(action)
+            yield self._decision_event(choice)
+        elif pending is not None:
+            self.trainer = self.make_trainer(action)
+            self.trainer.restore(pending.tensors, pending.position)
+        # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
+        assert self.trainer is not None
+        self.task.trials.rest()
+        yield from self.trainer.run()
+        # Select new exemplars ℰ_{0:i} by herding.
+        return self._keep(self.trainer)
+
+    # Before it --------------------------------------------------------------------------------------------------
+
+    def begin(self, pending: Pending | None = None) -> None:
+        """Make room, hold out the reserve, normalise, and set up trials: everything that Algorithm 1 is given."""
+        settings, known, arrival = self.settings, self.before, self.arrival
+        kept = known.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
-        self.kept, self.stored, self.unstored = settings.memory.arriving(
-            kept, arrival.images, arrival.phase, arrival.growth.old, knowledge.rho, generator
+        self.kept, self.stored, self.discarded = settings.memory.arriving(
+            kept, arrival.images, arrival.phase, arrival.growth.old, known.rho, generator
         )
         if len(self.kept) + len(self.stored) < len(kept) + len(arrival.images):  # views still hold what was discarded
             self.kept, self.stored = self.kept.compacted(), self.stored.compacted()
         self.new, self.reserve = hold_out(arrival, self.stored, settings, kept)
         # without the images that were discarded: nothing may hold those any longer
-        self.before, self.arrival = replace(knowledge, memory=self.kept), replace(arrival, images=self.stored)
-        self.material = self._material(around)
+        self.before, self.arrival = replace(known, memory=self.kept), replace(arrival, images=self.stored)
+        # A first phase that is resumed does not measure its images again.
+        self.material = self._material(pending.preprocessing if pending is not None else None)
         self.situation = self.material.situation
         own = settings.made_method.default_action.classifier
-        self.rule = ClassifierRule(own, knowledge.classifier, knowledge.phases, knowledge.hits)
-        reward = reward or Reward()
-        trials = Trials(self._trial_inputs(), executor=around.executor, witness=self._witness(reward))
-        self.task = Task(trials, self.rule.classifier_for, knowledge.history, reward=reward)
-        self.trainer: Trainer | None = None
+        self.rule = ClassifierRule(own, known.classifier, known.phases, known.hits)
+        trials = Trials(self._trial_inputs(), executor=self.runtime.executor, witness=self._witness())
+        self.task = Task(trials, self.rule.classifier_for, known.history, reward=self.reward)
+        if pending is not None:
+            self.task.history.extend(pending.history)
+            if (line := changed_switches(pending.switches, self.situation.backend)) is not None:
+                log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
 
-    def _material(self, around: Surroundings) -> Material:
+    def _material(self, measured: Preprocessing | None) -> Material:
         """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
-        situation = self._situation(around)
-        material = Material(situation, self.kept, self.new, self.reserve, self.unstored)
+        situation = self._situation(measured)
+        material = Material(situation, self.kept, self.new, self.reserve, self.discarded)
         still = all(action.backbone_rate == 0 for action in self._possible_actions())
         if features_suffice(situation, self.stored.shape, still=still):
             return material.as_features()
-        if around.executor is not None:  # trials elsewhere are told the places of images in the data set
+        if self.runtime.executor is not None:  # trials elsewhere are told the places of images in the data set
             return material
         return material.on_device()
 
-    def _witness(self, reward: Reward) -> Witness | None:
+    def _witness(self) -> Witness | None:
         """The reward's, which looks at models that take images."""
-        witness, complete = reward.witness, self.material.complete
+        witness, complete = self.reward.witness, self.material.complete
         if witness is None:
             return None
         return lambda model, means, classes: witness(complete(model), means, classes)
 
-    def _situation(self, around: Surroundings) -> Situation:
+    def _situation(self, measured: Preprocessing | None) -> Situation:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
         start = None if settings.made_method.starts_anew else known.start
-        model = start if start is not None else build_model(settings, shape, around.net)
+        model = start if start is not None else build_model(settings, shape, self.runtime.net)
         preprocessing, info = known.preprocessing, net_info(model.backbone)
         if preprocessing is None:
-            preprocessing = self._measured or first_preprocessing(
-                settings.made_method, self.new, around.augmentation, info
+            preprocessing = measured or first_preprocessing(
+                settings.made_method, self.new, self.runtime.augmentation, info
             )
             if info is not None and (line := info.doubts(shape)) is not None:
                 log.warning("%s", line)
@@ -166,7 +213,7 @@ class Phase:
             growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
             preprocessing=preprocessing,
             schedule=settings.schedule.paced(len(self.kept.exemplars) + len(self.new)),
-            backend=around.backend,
+            backend=self.runtime.backend,
             seed=settings.seed,
             phase=self.arrival.phase,
             updates=bool(self.arrival.growth.old) and not self.arrival.growth.new,
@@ -207,41 +254,7 @@ class Phase:
             planned=self.settings.schedule.epochs,
         )
 
-    # Algorithm 1 ------------------------------------------------------------------------------------------------
-
-    def learn(self, pending: Pending | None = None) -> Generator[Event, None, Knowledge]:
-        """Algorithm 1 in phase i, from where a saved one stopped if there is one.
-
-        In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
-        Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
-        """
-        chosen, arrival = None, self.arrival
-        if pending is not None:
-            self.task.history.extend(pending.history)
-            chosen = pending.action
-            if (line := changed_switches(pending.switches, self.situation.backend)) is not None:
-                log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
-        else:
-            yield self._start_event()
-        images = len(self.kept.exemplars) + len(self.new)
-        yield from planned_work(self.settings, arrival.phase, arrival.growth, images, tunes=arrival.action is None)
-        # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
-        # then let it choose a_i. The first phase (i = 0) is plain classification.
-        if chosen is None:
-            choice = self.situation.backend.broadcast((yield from self._choose()))
-            chosen = choice.action
-            yield from judge_before(self.task, self.rule, chosen)
-            self.trainer = self.make_trainer(chosen)
-            yield self._decision_event(choice)
-        elif pending is not None:
-            self.trainer = self.make_trainer(chosen)
-            self.trainer.restore(pending.tensors, pending.position)
-        # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
-        assert self.trainer is not None
-        self.task.trials.rest()
-        yield from self.trainer.run()
-        # Select new exemplars ℰ_{0:i} by herding.
-        return self._keep(self.trainer)
+    # In it ------------------------------------------------------------------------------------------------------
 
     def _choose(self) -> Generator[Event, None, Choice]:
         """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
@@ -288,7 +301,7 @@ class Phase:
         rho = budget.rho(phase, trainer.action.allocation)
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.situation.evaluator, self.material
-        arrived = ImageSet.joined([self.new, self.unstored])
+        arrived = ImageSet.joined([self.new, self.discarded])
         places = without_copies(arrived, self.kept.exemplars, every=budget.keeps_all)
         candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
         memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
@@ -314,7 +327,7 @@ class Phase:
             memory=material.images(memory).compacted(),
             hits=hits,
             history=(*self.before.history, *self.task.history),
-            held=len(self.kept) + len(self.stored) + len(self.unstored),
+            held=len(self.kept) + len(self.stored) + len(self.discarded),
             budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
             images_digests=(*self.before.images_digests, arrival.images_digest),
@@ -338,11 +351,6 @@ class Phase:
             reward=decided_rewards(self.task.history).get(phase),
             past_reward=sum(decided_rewards(self.task.past).values()),
         )
-
-    @staticmethod
-    def end_event(knowledge: Knowledge) -> PhaseDone:
-        """The last event of a phase."""
-        return PhaseDone(knowledge.phases - 1, knowledge.classifier, len(knowledge.memory or ()))
 
     def pending(self) -> Pending:
         """What is needed to resume this phase."""
@@ -373,3 +381,22 @@ def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
     augmentation = preprocessing.augmentation
     jitter = method.brightness or augmentation.brightness
     return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
+
+
+def planned_work(settings: Settings, phase: int, growth: Growth, images: int, *, tunes: bool = True) -> list[Progress]:
+    """The parts of a phase that trains on so many images, nothing of them done yet."""
+    schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
+    plan = settings.tuner.plan(phase) if tunes else Planned()
+    pace = schedule.epochs / settings.schedule.epochs
+    trainings = settings.trials.trainings(growth.new) if phase else 1
+    balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
+    stages = [schedule.apply_to(stage) for stage in (*method.stages(growth), *balancing)]
+    judged = judging_epochs(settings.trials, action, phase, schedule.epochs)
+    tuning = plan.epochs * pace * images * trainings + plan.steps * min(schedule.batch, images)
+    words = f"{plan.trials} trials"
+    parts = {
+        "trials" if settings.kind.asks else settings.kind.name: tuning,
+        "classifiers": 0 if plan.full or settings.memory.reserve else judged * images * trainings,
+        "training": images * sum(stage.epochs(schedule.epochs) for stage in stages),
+    }
+    return [Progress(phase, part, 0, round(count), words) for part, count in parts.items() if count]

@@ -16,8 +16,7 @@ from poise import store
 from poise._version import __version__
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
-from poise.errors import Malformed, UserError, first_line, reading
-from poise.learner.labels import ClassLabels, Label
+from poise.errors import Malformed, UserError, first_line, not_learned, reading
 from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
 from poise.nets import (
@@ -31,8 +30,11 @@ from poise.nets import (
 )
 from poise.training import Switches
 from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
+from poise.words import counted
 
 log = logging.getLogger(__name__)
+
+Label = int | str
 
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor | PixelStore]  # from origins to images
@@ -85,11 +87,6 @@ class Knowledge:
     rho: float = 0.0
     reject: Mapping[str, float] = field(default_factory=dict)
     images_digests: tuple[str, ...] = ()
-
-    @property
-    def labels(self) -> ClassLabels:
-        """The classes, as a user reads them."""
-        return ClassLabels(self.classes)
 
     def placed(self, device: torch.device) -> Knowledge:
         """The same with its models and means on a device, ready to predict."""
@@ -366,6 +363,35 @@ def _knowledge(
 
 def _preprocessing(values: Mapping[str, Any] | None) -> Preprocessing | None:
     return None if values is None else Preprocessing.from_json(values)
+
+
+def save_state(
+    state: LearnerState,
+    path: Path,
+    *,
+    memory: bool,
+    begun: bool = False,
+    like: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> None:
+    """Write a learner to a file; one without its memory predicts and no more.
+
+    Before it has learned anything there is something to save only where a first phase has `begun`. `check` may refuse
+    it in the last moment. A new file has the permissions of the one at `like`, if there is one.
+    """
+    if state.knowledge.predictor is None:
+        if not begun and state.pending is None:
+            raise not_learned("this learner has learned nothing yet; there is nothing to save")
+        if not memory:
+            raise not_learned("this learner is in its first phase and cannot predict yet; leave memory=False out")
+    store.refuse_bad_place(path)
+    tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
+    count = len(state.knowledge.memory or ()) if memory else 0
+    told = {**meta, "contains_training_images": count > 0}
+    store.write_tensors(path, tensors, told, kind="learner", like=like, check=check)
+    if count:  # said of a file that is there
+        held = counted(count, "training image")
+        log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)
 
 
 def _plain_pending(pending: Pending) -> dict[str, Any]:

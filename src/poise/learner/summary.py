@@ -11,9 +11,8 @@ from typing import Any, Final, Self
 
 from poise import store
 from poise.errors import reading
-from poise.learner.labels import Label
 from poise.learner.networks import Shape
-from poise.learner.state import SavedLearner
+from poise.learner.state import Label, SavedLearner
 from poise.words import counted, one_line
 
 #: Where a file says of which classes its kept images are.

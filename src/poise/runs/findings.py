@@ -35,7 +35,7 @@ class Findings:
         """Add a phase that has ended."""
         self.exams.append(exam)
         self.actions.append({**learner.action_, "classifier": learner.classifier_})
-        kept = len(learner.memory or ())
+        kept = len(learner.memory_ or ())
         self.stored.append({"stored_images": kept, "held_images": learner.held_, "budget_images": learner.budget_})
 
     def result(self, plan: Plan, learner: Learner, world: World) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Findings:
 
 def describe_space(learner: Learner) -> dict[str, object] | None:
     """The actions that are tuned over, if any are."""
-    return learner.space.as_json() if learner.settings.kind.tunes else None
+    return learner.action_space.as_json() if learner.settings.kind.tunes else None
 
 
 def known_pretraining(learner: Learner) -> dict[str, str]:

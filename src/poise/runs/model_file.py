@@ -164,7 +164,7 @@ class ModelFile:
         if not set(given.names) <= set(LearnerSummary.read(self._file).classes):
             return None
         learner = self._read(lesson.device)
-        same = learner.memory is not None and not has_other_settings(learner, lesson.settings)
+        same = learner.memory_ is not None and not has_other_settings(learner, lesson.settings)
         if same and read_images(learner.has_learned, lesson, given, say):
             return learner
         if self.pending.exists() and not lesson.restart:
@@ -174,24 +174,19 @@ class ModelFile:
     def _explain_known(self, learner: Learner, lesson: Lesson) -> str:
         """Why a lesson is refused all of whose classes the learner knows, though it did not learn it before."""
         knows = f"{self.path} knows all classes in {lesson.folder}"
-        if learner.memory is None:
+        if learner.memory_ is None:
             return f"{self.path} was saved without its memory: it can predict but not learn further"
         if has_other_settings(learner, lesson.settings):
             return f"{knows}, and was made with other settings; {say_new_only(lesson.settings)}"
         without = f"leave {', '.join(map(typed_option, lesson.settings))} out and " if lesson.settings else ""
         advice = f"to train on them, {without}add --update"
-        if learner.notes_images:
-            return f"{knows}, but learned no phase from exactly these images; {advice}"
-        return (
-            f"{knows}; whether it learned them from these images cannot be known, because the file has no record of "
-            f"the images of every phase (an older poise wrote it, or a class was removed); {advice}"
-        )
+        return f"{knows}, but has no record of a phase of exactly these images; {advice}"
 
     def _begin(
         self, learner: Learner, lesson: Lesson, given: Given, saved: Saved | None, say: Callable[[str], None]
     ) -> Iterator[Event]:
         """The phase, its images read and checked."""
-        known = sorted({label for label in given.names if label in learner.classes_})
+        known = sorted({label for label in given.names if label in learner.knowledge.classes})
         if known and not lesson.update and saved is not None:  # whose classes were all new
             raise UserError(self._explain_other_images(saved))
         if known and not lesson.update:
@@ -283,7 +278,7 @@ class ModelFile:
         """
         clock = CheckpointClock(lesson.checkpoint_seconds)
         for event in events:
-            warn_of_short_phase(learner, event)
+            warn_of_short_phase(learner.settings, learner.phase_under_way, event)
             yield event
             if isinstance(event, Progress) and event.what == "augmentation":
                 if stop.is_set():

@@ -27,7 +27,7 @@ from poise.data.sources import FolderSource, PackSource, Source, digest, open_so
 from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError
 from poise.files import expand_user
-from poise.learner import Learner, LearnerState, Lookup, Settings, Surroundings, planned_work
+from poise.learner import Learner, LearnerState, Lookup, Runtime, Settings, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
 from poise.runfolder import CROSSVAL, RECIPE
@@ -97,7 +97,7 @@ class Plan:
     def new_learner(self, executor: Executor | None = None) -> Learner:
         """A learner as the recipe describes it, which has learned nothing; `executor` says where its trials run."""
         augmentation, preprocessing = self.augmentation, self.source.preprocessing
-        around = Surroundings.of(self.settings, self.recipe.device, augmentation=augmentation, executor=executor)
+        around = Runtime.of(self.settings, self.recipe.device, augmentation=augmentation, executor=executor)
         info = named_info(self.settings.net, self.settings.seed)
         own = info is not None and info.mean is not None  # the network's own constants, not those of the data
         if own or augmentation is None or preprocessing is None:

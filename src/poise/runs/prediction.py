@@ -181,7 +181,7 @@ def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = F
     for images in pack.stream(pack.exam_part, _decoder_of(learner), CHUNK):
         predicted = _predict_each(learner, images, reject=reject)
         for packed, (chances, rejected) in zip(islice(described, len(images)), predicted, strict=True):
-            ranked = _rank_classes(chances, learner.classes_, top)
+            ranked = _rank_classes(chances, learner.knowledge.classes, top)
             yield Prediction(pack.path, ranked, rejected=bool(rejected), packed=packed)
 
 
@@ -211,7 +211,7 @@ def predict_files(
                 yield Prediction(path, unread=image)
             else:
                 chances, rejected = next(found)
-                yield Prediction(path, _rank_classes(chances, learner.classes_, top), rejected=bool(rejected))
+                yield Prediction(path, _rank_classes(chances, learner.knowledge.classes, top), rejected=bool(rejected))
 
 
 def _predict_each(learner: Learner, images: Tensor, *, reject: bool) -> Iterator[tuple[NDArray[np.float32], bool]]:
@@ -244,7 +244,7 @@ def set_reject(learner: Learner, word: str) -> None:
 
 def _refuse_too_small(learner: Learner, share: float, word: str) -> None:
     """Refuse a share for which the learner keeps too few images, in the words of the command."""
-    kept = len(learner.memory.reserve) or len(learner.memory.exemplars) if learner.memory is not None else 0
+    kept = len(learner.memory_.reserve) or len(learner.memory_.exemplars) if learner.memory_ is not None else 0
     if not kept:
         raise UserError(
             f"this learner keeps no images to set --reject {word} with; use '--reject {SAVED}' with one that was saved "

@@ -10,7 +10,7 @@ from pydantic import model_validator
 
 from poise.data import ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
-from poise.learner import KEYS, Settings, Surroundings, suit
+from poise.learner import KEYS, Runtime, Settings, suit
 from poise.methods import METHODS
 from poise.recipes import read_recipe
 from poise.runs.overrides import parse_override, set_key
@@ -55,7 +55,7 @@ class Recipe(RecipeKeys):
             return self
         said = {name for name, value in self.said().items() if value not in (None, {}) and value != TrialSettings()}
         settings = Settings.resolve(automatic=True, **self._learner_keys(said))
-        found = suit(settings, images, Surroundings.of(settings, self.device))
+        found = suit(settings, images, Runtime.of(settings, self.device))
         written = {name: getattr(found, name) for name in ("net", "action", "first_lr", "policy_options", "space")}
         written |= {name: getattr(found, name) for name in ScheduleKeys.model_fields}
         return self.replace(

@@ -129,7 +129,7 @@ class MethodSuite:
             images, labels = self.arriving(phase)
             learner.partial_fit(images, labels)
             known += len(classes)
-            assert model_of(learner).head.classes == known == len(learner.classes_)
+            assert model_of(learner).head.classes == known == len(learner.knowledge.classes)
             for classifier in ("fc", "ncm"):
                 shares = learner.predict_proba(images, classifier=classifier)
                 assert shares.shape == (len(images), known)
@@ -211,7 +211,7 @@ class MethodSuite:
         learner = self.learned()
         images, labels = self.arriving(1)
         learner.partial_fit(images[:1], labels[:1])
-        assert learner.classes_ == (0, 1, 2)
+        assert learner.knowledge.classes == (0, 1, 2)
         assert _is_finite(learner)
 
     def test_new_images_of_known_classes_alone_and_beside_new_ones(self) -> None:
@@ -219,7 +219,7 @@ class MethodSuite:
         for classes in ([0], [1, 2]):
             learner = self.learned()
             learner.partial_fit(*make_images(classes * 5, seed=9), known="update")
-            assert learner.classes_ == tuple(range(max(1, *classes) + 1))
+            assert learner.knowledge.classes == tuple(range(max(1, *classes) + 1))
             assert _is_finite(learner)
 
 

@@ -101,7 +101,7 @@ def look(learner: Learner, images: Images) -> list[Look]:
 
 
 def _heats(learner: Learner, pixels: Tensor, rows: Tensor) -> NDArray[np.float32]:
-    model, preprocessing, device = learner.model, learner.preprocessing, learner.backend.device
+    model, preprocessing, device = learner.model, learner.preprocessing_, learner.backend.device
     assert model is not None, "a learner that predicts has a model"
     assert preprocessing is not None, "a learner that predicts knows its images"
     means = learner.means_ if learner.classifier_ == "ncm" else None

@@ -1,4 +1,4 @@
-"""What arrived: new images and their labels, checked before anything is trained; and the reserve held out of them."""
+"""What users give: images and labels, checked before anything is trained; and the reserve held out of them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -24,15 +25,16 @@ from poise.data import Budget, Decoder, ImageSet, Memory, PixelStore, draw_reser
 from poise.data.images import all_but, image_digests
 from poise.data.inputs import check_dense
 from poise.data.packs import Pack
-from poise.errors import UserError, check_whole
-from poise.learner.labels import Label, plain_label
+from poise.errors import UserError, check_whole, shown
 from poise.learner.settings import Settings
-from poise.learner.state import Knowledge
+from poise.learner.state import Knowledge, Label
 from poise.methods import Growth
 
 log = logging.getLogger(__name__)
 
 _NAMED: Final = 10  # unknown classes in a warning
+_SMALLEST_LABEL: Final = -(2**63)
+_LARGEST_LABEL: Final = 2**63 - 1
 
 
 class Column(Protocol):
@@ -59,8 +61,8 @@ Images = (
 
 
 @dataclass(frozen=True)
-class Arrival:
-    """New images, checked.
+class NewPhase:
+    """New images with their labels, checked, and the phase that they start.
 
     Attributes:
         phase: the number of the phase they start.
@@ -93,7 +95,7 @@ def receive(
     *,
     known: str = "refuse",
     origins: Tensor | None = None,
-) -> Arrival:
+) -> NewPhase:
     """What arrives, checked: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
@@ -110,7 +112,7 @@ def receive(
     alone = _finish_digest(hashed.copy(), plain)
     digest = _finish_digest(hashed, [list(classes), arrived.labels.tolist()])
     growth = Growth(len(knowledge.classes), len(classes) - len(knowledge.classes))
-    return Arrival(knowledge.phases, arrived, len(arrived), classes, growth, digest, alone)
+    return NewPhase(knowledge.phases, arrived, len(arrived), classes, growth, digest, alone)
 
 
 def digest_images(images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge) -> str:
@@ -269,7 +271,35 @@ def plain_labels(labels: Labels) -> list[Label]:
     return [plain_label(value) for value in values]
 
 
-def hold_out(arrival: Arrival, stored: ImageSet, settings: Settings, memory: Memory) -> tuple[ImageSet, ImageSet]:
+def plain_label(value: Any) -> Label:  # noqa: ANN401 - checked here
+    """A label as Python's own `int` or `str`; of a member of an `Enum` its value.
+
+    Only such labels are the same after they were saved, and as numpy arrays show them.
+
+    >>> plain_label(np.int64(3)), plain_label(np.str_("cat"))
+    (3, 'cat')
+    """
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
+        value = value.item()
+    if isinstance(value, str):
+        if value.endswith("\0"):
+            raise UserError(f"label {shown(value)} ends in a NUL character, which numpy takes away; leave it out")
+        return str.__str__(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        if not _SMALLEST_LABEL <= value <= _LARGEST_LABEL:
+            raise UserError(
+                f"label {shown(value)} does not fit into 64 bits with a sign; use smaller numbers, or strings"
+            )
+        return int.__index__(value)
+    several = isinstance(value, np.ndarray | Tensor | list | tuple)
+    hint = "; of one-hot labels, give the number of the class: labels.argmax(1)" if several else ""
+    found = f"of shape {list(value.shape)}" if isinstance(value, np.ndarray | Tensor) else shown(value)
+    raise UserError(f"label {found} is neither a whole number nor a string{hint}")
+
+
+def hold_out(arrival: NewPhase, stored: ImageSet, settings: Settings, memory: Memory) -> tuple[ImageSet, ImageSet]:
     """The stored new images that may be trained on, and a random reserve of each new class that may not.
 
     Of an image that arrives several times one copy can be in the reserve, and then none of them is trained on.

@@ -1,0 +1,173 @@
+"""Beside learning and predicting: thresholds below which an image belongs to no known class, and export."""
+
+from __future__ import annotations
+
+import copy
+import json
+import logging
+import math
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from poise import files, store
+from poise._version import __version__
+from poise.data import Memory
+from poise.errors import UserError, check_number, first_line, not_learned
+from poise.learner.state import Knowledge
+from poise.nets import Model
+from poise.training import NCM_TEMPERATURE
+from poise.words import install_extra
+
+log = logging.getLogger(__name__)
+
+#: Where the class names are: a key of an ONNX file's metadata, and the stem of a .pt2's extra file.
+DOCUMENT: Final = "poise"
+INPUT: Final = "images"
+OUTPUTS: Final = ("probabilities", "fc", "ncm")
+
+
+# Rejecting ----------------------------------------------------------------------------------------------------------
+
+
+def images_to_calibrate(memory: Memory | None) -> Any:  # noqa: ANN401 - images, as a learner takes them
+    """The kept images that thresholds are set with where none are given: the reserve, else the exemplars."""
+    if not memory:
+        raise UserError("this learner keeps no images to set a reject threshold with; give some: images=…")
+    if len(memory.reserve):
+        return memory.reserve
+    log.warning("the reject threshold is set with images that were trained on: more than asked will be rejected")
+    return memory.exemplars
+
+
+def reject_threshold(scores: Tensor, rate: float) -> float:
+    """The score below which about `rate` of the images of known classes lie, from theirs of [images, classes].
+
+    It is the k-th smallest of n largest scores, k = ⌊rate · (n + 1)⌋: that of another image falls below it with a
+    chance of k / (n + 1).
+
+    >>> reject_threshold(torch.arange(99, 0, -1).double()[:, None], 0.05)
+    5.0
+    """
+    check_number("rate", rate, below=1, positive=True)
+    largest = scores.max(dim=1).values.double().cpu()
+    place = math.floor(round(rate * (len(largest) + 1), 9))
+    if place < 1:
+        raise UserError(
+            f"{len(largest)} images are too few for a reject rate of {rate:g}; "
+            f"give at least {least_images(rate)}: images=…"
+        )
+    return float(torch.sort(largest).values[place - 1])
+
+
+def least_images(rate: float) -> int:
+    """How many images of known classes a threshold for this rate needs at least: n with rate · (n + 1) ≥ 1.
+
+    >>> least_images(0.05), least_images(0.4)
+    (19, 2)
+    """
+    return math.ceil(round(1 / rate, 9)) - 1
+
+
+# Exporting ----------------------------------------------------------------------------------------------------------
+
+
+def export(known: Knowledge, path: Path) -> None:
+    """Write what predicts to an ONNX file (`.onnx`) or a program of `torch.export` (`.pt2`); see `Learner.export`."""
+    if path.suffix not in (".onnx", ".pt2"):
+        raise UserError(f"{path.name} must end in .onnx (ONNX) or .pt2 (torch.export)")
+    if known.predictor is None or known.means is None or known.preprocessing is None or known.shape is None:
+        raise not_learned()
+    store.refuse_bad_place(path)
+    if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
+        raise UserError(f"an ONNX file needs the extra; {install_extra('export')}, or write a .pt2 file")
+    normalising = known.preprocessing.scale_and_shift()
+    program = _Program(known.predictor, known.means, normalising, known.classifier).eval()
+    with _quiet_torch(), torch.no_grad():
+        traced = _trace(program, known.shape)
+        data = (_onnx_bytes if path.suffix == ".onnx" else _pt2_bytes)(traced, _document(known))
+    with files.explaining_refusals("export it again"):
+        files.write_bytes(path, data)
+
+
+def _document(known: Knowledge) -> str:
+    """What a program that predicts has to know besides the numbers."""
+    short_side = {} if known.short_side is None else {"short_side": known.short_side}
+    return json.dumps(
+        {
+            "poise": __version__,
+            "classes": list(known.classes),
+            "classifier": known.classifier,
+            "reject": dict(known.reject),
+            "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(known.shape or ())], **short_side},
+            "outputs": list(OUTPUTS),
+        }
+    )
+
+
+class _Program(nn.Module):
+    """From uint8 images to the scores of both classifiers, on the CPU in full precision."""
+
+    scale: Tensor
+    shift: Tensor
+    means: Tensor
+
+    def __init__(self, model: Model, means: Tensor, normalising: tuple[Tensor, Tensor], classifier: str) -> None:
+        super().__init__()
+        self.model = copy.deepcopy(model.teacher()).to("cpu")  # a copy of what is frozen too, which a teacher shares
+        self.classifier = classifier
+        for name, values in zip(("scale", "shift", "means"), (*normalising, means), strict=True):
+            self.register_buffer(name, values.detach().to("cpu", torch.float32).clone())
+
+    def forward(self, images: Tensor) -> dict[str, Tensor]:
+        found = self.model(torch.addcmul(self.shift, images.float(), self.scale))
+        cosines = normalize(found.features) @ self.means.T
+        scores = found.logits if self.classifier == "fc" else cosines / NCM_TEMPERATURE
+        return dict(zip(OUTPUTS, (scores.softmax(dim=1), found.logits, cosines), strict=True))
+
+
+def _trace(program: _Program, shape: tuple[int, int, int]) -> torch.export.ExportedProgram:
+    example = torch.zeros(2, *shape, dtype=torch.uint8)
+    try:
+        return torch.export.export(program, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("batch", min=1)}})
+    except Exception as error:  # whatever torch says of a network that it cannot trace
+        raise UserError(f"torch.export cannot trace this network: {first_line(error)}") from error
+
+
+def _onnx_bytes(traced: torch.export.ExportedProgram, document: str) -> bytes:
+    made = torch.onnx.export(traced, dynamo=True, input_names=[INPUT], output_names=list(OUTPUTS), verbose=False)
+    assert made is not None
+    made.model.metadata_props[DOCUMENT] = document
+    for value in (*made.model.graph.inputs, *made.model.graph.outputs):
+        if value.shape is not None:
+            value.shape[0] = "batch"
+    data: bytes = made.model_proto.SerializeToString()
+    return data
+
+
+def _pt2_bytes(traced: torch.export.ExportedProgram, document: str) -> bytes:
+    buffer = BytesIO()
+    torch.export.save(traced, buffer, extra_files={f"{DOCUMENT}.json": document})
+    return buffer.getvalue()
+
+
+@contextmanager
+def _quiet_torch() -> Iterator[None]:
+    """Without what torch says of packages that it misses, and of its own future."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
