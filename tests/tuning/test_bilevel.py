@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Preprocessing
-from poise.errors import UserError
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, Schedule, Situation, make_backend
 from poise.training.optimiser import make_optimiser
+from poise.training.ranks import Share
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
 from poise.tuning.environments import Environment
@@ -186,7 +186,8 @@ def test_the_unrolled_training_is_the_trainers(
     labels = situation.feed(parts.kept, parts.new).labels
     step = Step(situation, optimiser, model, situation.teacher(), action, labels, Stage(clamp=clamp))
     for number in range(steps):
-        step(*problem.batch(0, number))
+        pixels, batch, choices = problem.batch(0, number)
+        step(pixels, batch, choices, Share(batch, 1.0))
     state = result_of(problem.unroll(action, {}, steps, 0))
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
@@ -235,13 +236,6 @@ def test_the_same_bytes_twice_and_nothing_else_moved(cpu: Backend, parts: Enviro
     assert all(parameter.requires_grad and parameter.grad is None for parameter in situation.model.parameters())
 
 
-def test_each_round_trains_on_batches_of_its_own(situation: Situation, parts: Environment) -> None:
-    first, second = (hypergradient(situation, parts, number=number) for number in (0, 1))
-    assert first != second
-    assert first == hypergradient(situation, parts)
-    assert next(rounds(situation, parts)).gradient == first[1]
-
-
 def test_every_class_counts_the_same(situation: Situation, parts: Environment) -> None:
     valid = parts.valid
     repeated = ImageSet.joined([valid, valid.of_labels([2]), valid.of_labels([2])])
@@ -249,13 +243,6 @@ def test_every_class_counts_the_same(situation: Situation, parts: Environment) -
     again, same = hypergradient(situation, replace(parts, valid=repeated))
     assert again == pytest.approx(loss, rel=1e-5)
     assert same == pytest.approx(gradient, rel=1e-3)
-
-
-def test_what_the_last_phase_left_frozen_is_trained_again(situation: Situation, parts: Environment) -> None:
-    expected = hypergradient(situation, parts)
-    situation.model.requires_grad_(False)
-    assert hypergradient(situation, parts) == expected
-    assert not any(parameter.requires_grad for parameter in situation.model.parameters())
 
 
 def test_it_is_done_in_full_precision_whatever_the_backend(situation: Situation, parts: Environment) -> None:
@@ -317,29 +304,7 @@ def test_what_is_no_number_ends_the_search_at_the_last_good_action(
     assert steps[-1].action == (OWN if kept_from is None else steps[kept_from].action)
 
 
-def test_an_action_from_outside_the_limits_is_moved_inside(situation: Situation, parts: Environment) -> None:
-    step = next(rounds(situation, parts, Action(**{**OWN, "lr": 2.0, "feature_kd": 50.0})))
-    assert step.action.lr <= 1
-    assert step.action.weight("feature_kd") <= 20
-
-
 def test_only_distillation_weights_and_the_learning_rate_are_tuned() -> None:
     action = Action(ce=1, margin=1, feature_kd=1, pod=3, lr=0.1, epochs=20, allocation=0.5, classifier="auto")
     assert tuned_axes(action) == ("feature_kd", "lr", "pod")
     assert tuned_axes(Action(classifier="fc")) == ()
-
-
-def test_an_action_without_anything_to_tune_stays_as_it_is(situation: Situation, parts: Environment) -> None:
-    decided = list(rounds(situation, parts, Action(old_rows="frozen")))[-1]
-    assert decided.action == Action(old_rows="frozen")
-    assert decided.gradient == {}
-
-
-@pytest.mark.parametrize(
-    "options", [{"rounds": 0}, {"rounds": 1.5}, {"steps": 0}, {"steps": True}, {"rate": 0}, {"rate": math.nan}]
-)
-def test_bad_options_are_refused_in_one_line(options: dict[str, float]) -> None:
-    with pytest.raises(UserError) as refused:
-        BilevelOptions(**options)  # type: ignore[arg-type]
-    assert next(iter(options)) in str(refused.value)
-    assert "\n" not in str(refused.value)

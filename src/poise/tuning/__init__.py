@@ -7,10 +7,10 @@ are what came of it and the history that all tuners remember, `classifier` says 
 
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import TrialSettings
-from poise.tuning.bilevel import BILEVEL
+from poise.tuning.bilevel import BilevelTuner
 from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, judging_epochs
 from poise.tuning.environments import TrialInputs, is_possible
-from poise.tuning.offline import OFFLINE
+from poise.tuning.offline import OfflineTuner
 from poise.tuning.results import (
     CLASSIFIERS,
     Entry,
@@ -27,16 +27,16 @@ from poise.tuning.search import Choice, PolicyTuner, Task, Tuner, TunerKind, tun
 from poise.tuning.trials import Attempt, Trials
 
 __all__ = [
-    "BILEVEL",
     "CLASSIFIERS",
     "DEFAULT_POLICY",
-    "OFFLINE",
     "UNTUNED",
     "Attempt",
+    "BilevelTuner",
     "Choice",
     "ClassifierRule",
     "Entry",
     "History",
+    "OfflineTuner",
     "PolicyTuner",
     "Reward",
     "Setup",

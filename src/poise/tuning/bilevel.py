@@ -16,7 +16,7 @@ import copy
 import logging
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Final, TypeVar
 
@@ -28,16 +28,16 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from poise import draws
 from poise.actions import Action, is_weight
 from poise.data import Draws
-from poise.errors import check_number, check_whole
 from poise.nets import BatchNorm, Model, Output
-from poise.policies import MOST_TRIALS, Planned
+from poise.policies import Planned
+from poise.settings import Keys, Rate, key
 from poise.training import Event, Progress, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
 from poise.training.step import class_counts, drawn_in_training, prior
 from poise.tuning.environments import Environment
 from poise.tuning.results import Chosen, HyperStep
-from poise.tuning.search import Choice, Task, Tuner, TunerKind, register_tuner, resolve_options
+from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
 
 log = logging.getLogger(__name__)
 
@@ -53,24 +53,14 @@ State = dict[str, Tensor]
 Watched = Generator[Progress, None, T]  # work that says how far it has come
 
 
-@dataclass(frozen=True)
-class BilevelOptions:
-    """How much is spent on a phase.
+class BilevelOptions(Keys):
+    """How much is spent on a phase."""
 
-    Attributes:
-        rounds: outer updates, each from a new unrolled training on other batches.
-        steps: T, the inner steps of SGD that are differentiated; time and memory grow in proportion.
-        rate: the size of an outer step (Adam's) in the logarithm of the hyperparameters.
-    """
+    prefix = "policy_options."
 
-    rounds: int = 10
-    steps: int = 10
-    rate: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_whole("bilevel rounds", self.rounds, 1, MOST_TRIALS)
-        check_whole("bilevel steps", self.steps, 1, MOST_TRIALS)
-        check_number("bilevel rate", self.rate, positive=True)
+    rounds: Few = key(10, "outer updates, each from a new unrolled training on other batches")
+    steps: Few = key(10, "inner steps of SGD that are differentiated; time and memory grow in proportion")
+    rate: Rate = key(0.2, "size of an outer step (Adam's) in the logarithm of the hyperparameters")
 
 
 def tuned_axes(action: Action) -> tuple[str, ...]:
@@ -118,11 +108,11 @@ class BilevelTuner(Tuner):
         return Planned(options.rounds, steps=options.rounds * options.steps) if phase else Planned()
 
 
-BILEVEL: Final = register_tuner(
+register_tuner(
     TunerKind(
         "bilevel",
         make=BilevelTuner,
-        resolve=partial(resolve_options, "bilevel", BilevelOptions),
+        resolve=lambda given: BilevelOptions(**given).as_json(),
         space=None,
         needs_old_images=True,
     )
@@ -141,24 +131,21 @@ def hyper_steps(
     [1e-4, 1]; an action from outside is first moved to the nearest value inside. A loss or gradient that is not a
     number ends the search at the last action of which they were numbers.
     """
-    adam = _Adam(options.rate)
-    proven, current = (
-        action,
-        action.replace(**{axis: _clamp(axis, float(action[axis])) for axis in tuned_axes(action)}),
-    )
+    adam, proven = _Adam(options.rate), action
+    current = action.replace(**{axis: _clamp(axis, float(action[axis])) for axis in tuned_axes(action)})
     for number in range(options.rounds):
         if number < len(done):
             loss, gradient = done[number].loss, done[number].gradient
         else:
             loss, gradient = yield from problem.hypergradient(current, options.steps, number)
-        tried = HyperStep(problem.phase, number, current, loss, gradient)
-        if not tried.finite:
-            if number >= len(done):
-                yield replace(tried, action=proven)
-            return
-        proven, current = current, adam.update(current, gradient)
+        tried = HyperStep(problem.phase, number, proven, loss, gradient)
+        if tried.finite:
+            proven, current = current, adam.update(current, gradient)
+            tried = replace(tried, action=current)
         if number >= len(done):
-            yield replace(tried, action=current)
+            yield tried
+        if not tried.finite:
+            return
 
 
 # The inner problem ----------------------------------------------------------------------------------------------------
@@ -190,13 +177,7 @@ class InnerProblem:
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
     def hypergradient(self, action: Action, steps: int, number: int) -> Watched[tuple[float, dict[str, float]]]:
-        """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters.
-
-        A step at a time: nothing is set for the thread in the pauses.
-        """
-        return self._situation.backend.guard(self._differentiate(action, steps, number))
-
-    def _differentiate(self, action: Action, steps: int, number: int) -> Watched[tuple[float, dict[str, float]]]:
+        """The loss at this action, and ∂L/∂θ_T carried back through the steps to the hyperparameters."""
         like = self._model.head.new
         hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
         state = yield from self.unroll(action, hyper, steps, number)
@@ -235,7 +216,8 @@ class InnerProblem:
         """The state with its statistics moved on, and the gradient of every parameter that has one."""
         pixels, labels, choices = self.batch(number, step)
         images = self._situation.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
-        state = self._with_copied_buffers(state)
+        # A copy of the buffers: this step writes its statistics into it, and a network may change them in place.
+        state = {**state, **{name: state[name].clone() for name, _ in self._model.named_buffers()}}
         noise = draws.key(self._situation.seed, "bilevel noise", self._situation.phase, number, step)
         with seeding(self._drawn, noise, self._feed.device):
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
@@ -255,10 +237,6 @@ class InnerProblem:
         if (clamp := self._stage.clamp) is None:
             return state, known
         return state, {name: gradient.clamp(-clamp, clamp) for name, gradient in known.items()}
-
-    def _with_copied_buffers(self, state: State) -> State:
-        """The same state, safe from networks that change their buffers in place."""
-        return {**state, **{name: state[name].clone() for name, _ in self._model.named_buffers()}}
 
     def batch(self, number: int, step: int) -> tuple[Tensor, Tensor, Draws]:
         """Pixels, labels and augmentation of one step."""

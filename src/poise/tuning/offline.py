@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -22,12 +22,12 @@ from poise import draws
 from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.data.images import all_but
-from poise.errors import Damaged, Diverged, UserError, check_number, check_whole
+from poise.errors import Damaged, Diverged, UserError
 from poise.methods import Growth
 from poise.nets import Model
-from poise.policies import MOST_TRIALS, Planned
+from poise.policies import Planned
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.settings import ceiling
+from poise.settings import Keys, Part, Rate, ceiling, key
 from poise.spaces import ActionSpace
 from poise.training import (
     Event,
@@ -42,36 +42,22 @@ from poise.training import (
 from poise.tuning.classifier import AUTO, first_classifier
 from poise.tuning.environments import TrialInputs
 from poise.tuning.results import Chosen, Episode, Experienced, History, balanced_accuracy
-from poise.tuning.search import Choice, Task, Tuner, TunerKind, register_tuner, resolve_options
+from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
 _SHARE: Final = 10  # one image in so many of each class validates and is never trained on
 
 
-@dataclass(frozen=True)
-class OfflineOptions:
-    """How much is spent before the run.
+class OfflineOptions(Keys):
+    """How much is spent before the run."""
 
-    Attributes:
-        episodes: pseudo streams that are played.
-        phases: pseudo phases after the first, at most; fewer where the classes do not suffice.
-        rate: the step of REINFORCE.
-        length: of a pseudo phase after the first, as a share of the epochs of a real one; at least one epoch.
-    """
+    prefix = "policy_options."
 
-    episodes: int = 20
-    phases: int = 3
-    rate: float = 0.2
-    length: float = 0.1
-
-    def __post_init__(self) -> None:
-        for name in ("episodes", "phases"):
-            check_whole(f"offline-rl {name}", getattr(self, name), 1, MOST_TRIALS)
-        for name in ("rate", "length"):
-            check_number(f"offline-rl {name}", getattr(self, name), positive=True)
-        if self.length > 1:
-            raise UserError(f"offline-rl length={self.length} must be a share of a phase's epochs, at most 1")
+    episodes: Few = key(20, "pseudo streams that are played")
+    phases: Few = key(3, "pseudo phases after the first, at most; fewer where the classes do not suffice")
+    rate: Rate = key(0.2, "step of REINFORCE")
+    length: Part = key(0.1, "length of a pseudo phase after the first, as a share of the epochs of a real one")
 
 
 class OfflineTuner(Tuner):
@@ -118,7 +104,7 @@ OFFLINE: Final = register_tuner(
     TunerKind(
         "offline-rl",
         make=OfflineTuner,
-        resolve=partial(resolve_options, "offline-rl", OfflineOptions),
+        resolve=lambda given: OfflineOptions(**given).as_json(),
         least_classes=LEAST_CLASSES,
         before_phase_0=True,
     )
@@ -172,13 +158,9 @@ class PseudoTasks:
 
     def episodes(self, done: Sequence[Episode]) -> Iterator[Episode | Progress]:
         """Play the episodes after those already done, so that a killed run is resumed exactly."""
-        situation = self.inputs.situation
-        assert situation.growth.old == 0, "pseudo tasks are made of the first phase"
         OFFLINE.check_first_phase(_count(self.images))
-        return situation.backend.guard(self._play_all(reinforce_after(self.space, self.options, done), len(done)))
-
-    def _play_all(self, policy: Reinforce, first: int) -> Generator[Episode | Progress, None, None]:
-        for number in range(first, self.options.episodes):
+        policy = reinforce_after(self.space, self.options, done)
+        for number in range(len(done), self.options.episodes):
             episode = yield from self._play(policy, number)
             policy.update(episode.steps)
             yield episode

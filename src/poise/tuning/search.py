@@ -9,13 +9,16 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Annotated, Any, Final
+
+from pydantic import Field, Strict
 
 from poise.actions import Action
 from poise.errors import Damaged, UserError, suggestion
 from poise.policies import (
+    MOST_TRIALS,
     POLICIES,
     PRESETS,
     Decided,
@@ -39,6 +42,7 @@ from poise.tuning.trials import Attempt, Trials
 log = logging.getLogger(__name__)
 
 Options = Mapping[str, Any]
+Few = Annotated[int, Strict(), Field(ge=1, le=MOST_TRIALS)]  # an option that counts rounds, steps, episodes
 
 
 @dataclass(frozen=True)
@@ -285,12 +289,3 @@ def tuner_kind(name: str) -> TunerKind:
         raise UserError(f"unknown policy '{name}'; {suggestion(str(name), tuner_names())}")
     preset, resolve = PRESETS[name], partial(resolved_options, name)
     return TunerKind(name, PolicyTuner, resolve, preset.space, preset.trials, preset.tunes, asks=preset.tunes)
-
-
-def resolve_options(name: str, kind: type[Any], given: Options) -> dict[str, Any]:
-    """All options of a tuner that describes them as a dataclass, checked, and filled up with their defaults."""
-    known = [each.name for each in fields(kind)]
-    for key in given:
-        if key not in known:
-            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
-    return asdict(kind(**given))

@@ -20,10 +20,10 @@ from poise.recipes import parse_toml, recipe_names, recipe_text
 from poise.report.reading import RunRecord, StreamKind
 from poise.runfolder import is_tuned, is_whole
 from poise.settings import KEYS
-from poise.tuning.bilevel import BILEVEL, tuned_axes
+from poise.tuning.bilevel import tuned_axes
 
 #: Policies with a row of their own in Table 3; all others except `fixed` stand where the paper says "w/ ours".
-OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, BILEVEL.name: 7}
+OTHER_TUNERS: Final = {"crossval": 5, "offline-rl": 6, "bilevel": 7}
 #: What the rows of Table 3 tune.
 ALL_TUNED: Final = frozenset({"kd", "classifier", "lr"})
 TUNED: Final = {frozenset({"kd"}): 2, frozenset({"kd", "classifier"}): 3, ALL_TUNED: 4}
@@ -138,7 +138,7 @@ def tuned_kinds(run: RunRecord) -> set[str]:
     `bilevel` has no axes: it moves the weights and the rate of the default action, whatever they are.
     """
     default = (run.space or {}).get("default") or {}
-    axes = [*run.axes, *(tuned_axes(Action(**default)) if run.policy == BILEVEL.name and default else ())]
+    axes = [*run.axes, *(tuned_axes(Action(**default)) if run.policy == "bilevel" and default else ())]
     kinds = {"kd" if axis.endswith("_kd") or axis == "pod" else axis for axis in axes}
     return kinds | ({"classifier"} if default.get("classifier") == "auto" else set())
 
