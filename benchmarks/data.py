@@ -37,7 +37,7 @@ from poise.data import Augmentation, Crops, Feed, ImageSet, batch_bounds
 from poise.data.packing import Packing
 from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, Pack, block_digest, digest_of, write_index
 from poise.data.sources import PackSource
-from poise.ram import free_memory
+from poise.data.stores import free_memory
 
 SIZE, CROP, BATCH = 256, 224, 64
 #: A network that takes next to no time and memory, so that what is measured is the data.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import math
 import sys
@@ -278,3 +279,38 @@ def _is_text(word: str) -> bool:
     except UnicodeEncodeError:  # bytes of a file name that are not UTF-8
         return False
     return True
+
+
+# Errors of the system -------------------------------------------------------------------------------------------------
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether it says that the disk is full, or that this user has no room left on it (a quota)."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+
+
+def explain_refusal(error: OSError, again: str) -> str:
+    """What the system refused, where, and what to do where we know it, in one line; `again` is how to try it again."""
+    if is_disk_full(error):
+        place = f" for {error.filename}" if error.filename else ""
+        return f"no space left{place}; free some, then {again} (nothing that was saved is lost)"
+    return f"{error.filename or 'the system'}: {error.strerror or error}; nothing that was saved is lost"
+
+
+@contextmanager
+def explaining_refusals(again: str) -> Iterator[None]:
+    """What the system refuses in here is an error of our own, with the line of `explain_refusal`."""
+    try:
+        yield
+    except OSError as error:
+        raise RunFailed(explain_refusal(error, again)) from error
+
+
+@contextmanager
+def naming(path: str | Path) -> Iterator[None]:
+    """What the system refuses in here is said of this file, unless it names another one itself: a read does not."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise

@@ -1,21 +1,20 @@
-"""Files that survive a crash: atomic, versioned, checked, and unable to run code.
+"""Files that survive a crash: written beside their name, flushed to the disk and renamed; checked, unable to run code.
 
 Tensors go into safetensors files with one JSON document in the header; plain values into JSON files; events into a
-journal (`poise.journal`). A file is written beside its name, flushed to the disk and renamed, so a reader sees the old
-bytes or the new ones and never something between.
+journal (`poise.journal`). A reader sees the old bytes or the new ones and never something between.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from poise import files, ram
-from poise._version import __version__
 from poise.errors import Damaged, UserError
 
 if TYPE_CHECKING:
@@ -23,19 +22,24 @@ if TYPE_CHECKING:
 
 # What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
 
-FORMAT = 3  # of tensor files, which hold the state of a learner; others are refused
-FINAL_MODEL = "model.safetensors"  # in a run folder, for predictions
-CHECKPOINT_SECONDS = 60.0  # between two checkpoints of a job that was not told otherwise
-PLAIN_FORMAT = 1  # of JSON documents and journals; raised when an older poise could not read them
-DIGEST = "digest"  # the last key of a document that has one
+FORMAT: Final = 3  # of tensor files, which hold the state of a learner; before 1.0, others are refused
+PLAIN_FORMAT: Final = 1  # of JSON documents and journals
+FINAL_MODEL: Final = "model.safetensors"  # in a run folder, for predictions
+CHECKPOINT_SECONDS: Final = 60.0  # between two checkpoints of a job that was not told otherwise
+DIGEST: Final = "digest"  # the last key of a document that has one
 
 
-class Summary(NamedTuple):
-    """What is known of a file of tensors without reading all of it."""
+# Paths and bytes ------------------------------------------------------------------------------------------------------
 
-    meta: dict[str, Any]
-    shapes: dict[str, tuple[int, ...]]
-    tensors: dict[str, Tensor]
+
+def expand_user(path: str | Path) -> Path:
+    """The path with a leading `~` written out; refuses a user that does not exist, unless a file is called so."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        if os.path.lexists(path):
+            return Path(path)
+        raise UserError(f"{path}: there is no such user on this machine; write the path out") from error
 
 
 def refuse_bad_place(path: Path) -> None:
@@ -46,6 +50,47 @@ def refuse_bad_place(path: Path) -> None:
         raise UserError(f"{path} is a folder; give the name of a file in it")
 
 
+def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put `data` at `path` atomically: a temporary file, fsync, rename, fsync of the folder.
+
+    Without `sync` the disk is not waited for: for what can be made again. An error of the system names `path`.
+    """
+    temporary = path.with_name(f".{path.name}.tmp")  # what a killed process left of it is written over
+    try:
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                if sync:
+                    os.fsync(file.fileno())
+            if path.is_file():
+                shutil.copymode(path, temporary)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        if sync:
+            _sync_folder(path.parent)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def encode_line(text: str) -> bytes:
+    """A line of JSON as bytes; what cannot be UTF-8, as in some names of files, is escaped as JSON does it."""
+    return (text + "\n").encode(errors="backslashreplace")
+
+
+# Plain values ---------------------------------------------------------------------------------------------------------
+
+
 def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
     """Write a document with its format version, human-readable, in a fixed byte layout.
 
@@ -53,8 +98,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) ->
     """
     document = {"format": PLAIN_FORMAT, **value}
     own = {DIGEST: digest_of(document)} if digest else {}
-    text = json.dumps({**document, **own}, indent=1, ensure_ascii=False, allow_nan=False)
-    files.write_bytes(path, encode_line(text))
+    write_bytes(path, encode_line(json.dumps({**document, **own}, indent=1, ensure_ascii=False, allow_nan=False)))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -63,15 +107,13 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def read_verified(path: Path) -> tuple[dict[str, Any], bool]:
-    """The same, and whether it has a digest; one that does not match the contents raises `Damaged`."""
+    """Read a document, and say whether it has a digest; one that does not match the contents raises `Damaged`."""
     try:
-        value = json.loads(files.read_bytes(path))
-        kept = value.pop(DIGEST, None) if isinstance(value, dict) else None
+        value = json.loads(path.read_bytes())
+        kept = value.pop(DIGEST, None)
         intact = kept is None or kept == digest_of(value)
-    except (ValueError, RecursionError) as error:
+    except (ValueError, RecursionError, AttributeError, TypeError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise (no JSON)") from error
-    if not isinstance(value, dict):
-        raise Damaged(f"{path} is damaged or was not written by poise (no JSON)")
     if not intact:
         raise Damaged(f"{path} was changed since it was written: its contents do not match their digest")
     check_format(path, value.pop("format", None))
@@ -88,47 +130,45 @@ def digest_of(value: object) -> str:
     return hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of tensors, read from a file, by their names and values: what else is in the file does not matter."""
-    return _checksum(tensors, "")
+def check_format(path: Path, found: object, known: int = PLAIN_FORMAT) -> None:
+    """Refuse a file of another format, and what nobody numbered."""
+    if not isinstance(found, int):
+        raise Damaged(f"{path} has no format version; it was not written by poise")
+    if found != known:
+        advice = "install a newer poise" if found > known else "make it again, or use the poise that wrote it"
+        raise UserError(f"{path} has format {found}, this poise reads {known}; {advice}")
 
 
-def write_tensors(
-    path: Path,
-    tensors: Mapping[str, Tensor],
-    meta: Mapping[str, Any],
-    *,
-    kind: str,
-    like: Path | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
-    """Write tensors and a JSON document as one safetensors file of the given kind.
+# Tensors --------------------------------------------------------------------------------------------------------------
 
-    Where there is a file at `like`, it has the permissions of that one. `check` may refuse it in the last moment.
-    """
+
+class Summary(NamedTuple):
+    """What is known of a file of tensors without reading all of it."""
+
+    meta: dict[str, Any]
+    shapes: dict[str, tuple[int, ...]]
+    tensors: dict[str, Tensor]
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
+    """Write tensors and a JSON document as one safetensors file of the given kind."""
     from safetensors.torch import save as to_bytes
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
     header = {"sum": _checksum(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
-    files.write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}), like=like, check=check)
+    write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind `UserError`.
-
-    So does a file that this user may not read; an error of the disk is `Damaged`, in the system's words.
-
-    The checksum is looked at first, and is made the same way in every format: damage never looks like a
-    newer format or another kind.
-    """
+    """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind or format `UserError`."""
     with _open_tensors(path, kind) as file:
         header = json.loads((file.metadata() or {})["poise"])
         # Copies: otherwise they are the file itself, and change with it if somebody writes it over.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         intact = header["sum"] == _checksum(tensors, header["document"])
-        document = json.loads(header["document"], parse_constant=_refuse_constant) if intact else {}
+        document = json.loads(header["document"]) if intact else {}
     if not intact:
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
     return tensors, _checked_meta(path, document, kind)
@@ -140,7 +180,7 @@ def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
     The others are not read, which is quick, so that damage in them is not noticed.
     """
     with _open_tensors(path, kind) as file:
-        document = json.loads(json.loads((file.metadata() or {})["poise"])["document"], parse_constant=_refuse_constant)
+        document = json.loads(json.loads((file.metadata() or {})["poise"])["document"])
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         tensors = {name: file.get_tensor(name) for name in names if name in shapes}
     return Summary(_checked_meta(path, document, kind), shapes, tensors)
@@ -155,7 +195,7 @@ def _open_tensors(path: Path, kind: str) -> Iterator[Any]:
         refuse_run_folder(path)
     refuse_unreadable(path)
     try:
-        with _utf8_path(path) as plain, safe_open(plain, framework="pt") as file:
+        with path.open("rb") as plain, safe_open(f"/dev/fd/{plain.fileno()}", framework="pt") as file:
             yield file
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
@@ -165,53 +205,31 @@ def _checked_meta(path: Path, document: Any, kind: str) -> dict[str, Any]:  # no
     """The plain values of a document, refused where it is of another kind or format."""
     if not isinstance(document, dict) or not isinstance(document.get("meta"), dict):
         raise Damaged(f"{path} is damaged or was not written by poise")
-    meta: dict[str, Any] = document["meta"]
-    check_format(path, document.get("format"), FORMAT, _writer_of(meta))
+    check_format(path, document.get("format"), FORMAT)
     if document.get("kind") != kind:
         raise UserError(f"{path} is a {document.get('kind')} file of poise, not a {kind} file")
+    meta: dict[str, Any] = document["meta"]
     return meta
-
-
-def _writer_of(meta: Mapping[str, Any]) -> str | None:
-    """The version of the poise that wrote it, where that is noted: in every learner, also one inside of other files."""
-    learner = meta.get("learner", meta)
-    version = learner.get("poise") if isinstance(learner, dict) else None
-    return version if isinstance(version, str) else None
 
 
 def refuse_run_folder(path: Path) -> None:
     """Name the model in a run folder that is given in its place."""
-    if files.describe(path) == "a folder":
+    if path.is_dir():
         found = path / FINAL_MODEL if (path / FINAL_MODEL).is_file() else "the file of a learner"
         raise UserError(f"{path} is a folder, not a file; give {found}")
 
 
 def refuse_unreadable(path: Path) -> None:
-    """Refuse what cannot be opened and read, with the system's reason: safetensors calls all of it missing."""
+    """Refuse a file that is not there or cannot be read, with the system's reason."""
+    if not path.exists():
+        raise UserError(f"{path} does not exist" if not path.is_symlink() else f"{path} is a broken link; mend it")
     try:
-        files.refuse_other_kinds(path, ram.main_memory())
-        with files.open_plain(path) as file:
+        with path.open("rb") as file:
             file.read(1)
     except PermissionError as error:
         raise UserError(f"{path} may not be read by you ({error.strerror}); change its permissions") from error
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error.strerror}); check the disk that it is on") from error
-
-
-def _refuse_constant(word: str) -> None:
-    raise ValueError(f"{word} is no number")
-
-
-@contextmanager
-def _utf8_path(path: Path) -> Iterator[str]:
-    """A path to the file that is UTF-8, which safetensors needs; for other names, that of the opened file."""
-    try:
-        str(path).encode()
-    except UnicodeEncodeError:
-        with files.open_plain(path) as file:
-            yield f"/dev/fd/{file.fileno()}"
-    else:
-        yield str(path)
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -220,21 +238,9 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
-def check_format(path: Path, found: object, known: int = PLAIN_FORMAT, writer: str | None = None) -> None:
-    """Refuse what a newer poise wrote, what an older one wrote that is no longer read, and what nobody numbered.
-
-    `writer` is the version that wrote it, where that is known: the line then says which one to use.
-    """
-    if not isinstance(found, int):
-        raise Damaged(f"{path} has no format version; it was not written by poise")
-    if found == known:
-        return
-    known_by = writer if writer != __version__ else None  # of a poise between two versions, its number says nothing
-    if found > known:
-        advice = f"install poise {known_by} or newer" if known_by else "install a newer poise"
-    else:
-        advice = f"train it again, or use {f'poise {known_by}, which wrote it' if known_by else 'an older poise'}"
-    raise UserError(f"{path} has format {found}, this poise reads {known}; {advice}")
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """A digest of tensors by their names and values: what else is in their file does not matter."""
+    return _checksum(tensors, "")
 
 
 def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
@@ -246,8 +252,3 @@ def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def encode_line(text: str) -> bytes:
-    """A line of JSON as bytes; what cannot be UTF-8, as in some names of files, is escaped as JSON does it."""
-    return (text + "\n").encode(errors="backslashreplace")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from typing import Any, Final
@@ -95,6 +96,24 @@ def one_line_each(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
     if isinstance(value, list | tuple):
         return [one_line_each(each) for each in value]
     return value
+
+
+def file_word(text: str) -> str:
+    """A text as a part of a file's name: nothing that leaves its folder, hides it, or means something in an address.
+
+    What has to be changed gets a few digits of its hash, so that two texts never have the same word.
+
+    >>> file_word("tiny-imagenet-100")
+    'tiny-imagenet-100'
+    >>> file_word("../../a b")
+    'a b-d12089d8'
+    """
+    plain = re.sub(r"[^\w .+-]", "-", text).strip(" .-")
+    if plain and plain == text and len(plain.encode()) <= 120:
+        return text
+    short = plain.encode()[:100].decode(errors="ignore")
+    digest = hashlib.blake2b(text.encode(errors="backslashreplace"), digest_size=4).hexdigest()
+    return f"{short}-{digest}".strip("-")
 
 
 def _escape(found: re.Match[str]) -> str:

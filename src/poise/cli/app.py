@@ -16,9 +16,9 @@ from typing import Annotated, Any, NoReturn, TextIO, cast
 
 import typer
 
-from poise import __version__, files
+from poise import __version__
 from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
-from poise.errors import PoiseError, RankLost, UserError, shown
+from poise.errors import PoiseError, RankLost, UserError, explain_refusal, shown
 from poise.settings import KEYS
 from poise.words import printable
 
@@ -193,7 +193,7 @@ def _explain_system(error: OSError) -> tuple[str, int]:
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         where = error.filename or "the system"
         return f"{where}: {error.strerror}; check its permissions, or choose another place", 2
-    return files.explain_refusal(error, "give the same command again"), 1
+    return explain_refusal(error, "give the same command again"), 1
 
 
 def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError

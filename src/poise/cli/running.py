@@ -10,7 +10,6 @@ from typing import Any
 from poise.cli.ranks import is_launched
 from poise.cli.words import say, show
 from poise.errors import PoiseError, UserError
-from poise.files import describe
 from poise.recipes import DEFAULT_RECIPE, recipe_names
 from poise.report import gather, load_result, run_of_result, run_table
 from poise.runfolder import PAGE, REPORT
@@ -56,7 +55,7 @@ def _refuse_second_recipe(recipe: str, words: Sequence[str]) -> None:
     """Refuse a recipe or a folder of images that stands behind the first word, where only keys can be."""
     for word in (word for word in words if "=" not in word):
         if word not in recipe_names() and not word.endswith(".toml"):
-            if describe(word) == "a folder":
+            if Path(word).is_dir():
                 raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
             continue
         if recipe == DEFAULT_RECIPE and "=" in words[0]:

@@ -8,9 +8,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from poise.errors import UserError
-from poise.files import expand_user, naming
+from poise.errors import UserError, naming
 from poise.settings import LIST_KEYS
+from poise.store import expand_user
 from poise.words import one_line, printable
 
 

@@ -22,8 +22,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
 from poise.data.sources.layout import UNREADABLE
+from poise.data.stores import free_memory
 from poise.errors import BadImages, UnreadFile, UserError
-from poise.ram import free_memory
 
 #: What an image file may be, whatever its name says. Pillow knows more, and starts another program for some (EPS).
 FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")

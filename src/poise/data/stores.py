@@ -19,8 +19,10 @@ What a store must do:
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -386,3 +388,12 @@ def gather_boxes(store: Any, indices: Tensor, crops: Crops) -> Tensor:  # noqa: 
 def describe(values: Tensor) -> str:
     """Type and shape, as messages show them."""
     return f"{str(values.dtype).removeprefix('torch.')} {list(values.shape)}"
+
+
+def free_memory() -> int:
+    """How many bytes of memory the system says are available; where it does not say it, all there are."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration, ValueError):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from poise import files, store
+from poise import store
 from poise._version import __version__
 from poise.data import Memory
-from poise.errors import UserError, check_number, first_line, not_learned
+from poise.errors import UserError, check_number, explaining_refusals, first_line, not_learned
 from poise.learner.state import Knowledge
 from poise.nets import Model
 from poise.training import NCM_TEMPERATURE
@@ -94,8 +94,8 @@ def export(known: Knowledge, path: Path) -> None:
     with _quiet_torch(), torch.no_grad():
         traced = _trace(program, known.shape)
         data = (_onnx_bytes if path.suffix == ".onnx" else _pt2_bytes)(traced, _document(known))
-    with files.explaining_refusals("export it again"):
-        files.write_bytes(path, data)
+    with explaining_refusals("export it again"):
+        store.write_bytes(path, data)
 
 
 def _document(known: Knowledge) -> str:

@@ -18,11 +18,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from poise import locks
+from poise import store
 from poise.actions import Action, AxisValue
 from poise.data import Augmentation, Budget, Memory, Preprocessing
-from poise.errors import OtherImages, UserError, not_learned, reading, shown, suggestion
-from poise.files import expand_user, explaining_refusals
+from poise.errors import OtherImages, UserError, explaining_refusals, not_learned, reading, shown, suggestion
 from poise.learner import extras, upkeep
 from poise.learner.defaults import choose_defaults, warn_of_short_phase
 from poise.learner.inputs import (
@@ -729,7 +728,7 @@ class Learner:
         under `poise`, in a `.pt2` file as the extra file `poise.json`. Its `short_side` says to how many pixels the
         short side of a photo is scaled before the images are cut out of its centre. No kept image is in the file.
         """
-        extras.export(self.knowledge, expand_user(path))
+        extras.export(self.knowledge, store.expand_user(path))
 
     @public
     def save(self, path: str | Path, *, memory: bool = True) -> None:
@@ -741,13 +740,10 @@ class Learner:
         `poise learn` is working on this file, that is logged: it will find the file changed, leave it so, and write
         what it learned beside it.
         """
-        file = expand_user(path)
+        file = store.expand_user(path)
         begun = self._parts.is_learning  # looked at first: the phase may end before the state is taken
         with explaining_refusals("save it again"):
             save_state(self.state(), file, memory=memory, begun=begun)
-        owner = locks.owner_of(locks.lock_beside(file))
-        if owner is not None:
-            log.warning("%s is learning into %s: it will leave this file as it is, and save beside it", owner, file)
 
     @classmethod
     def load(
@@ -763,7 +759,7 @@ class Learner:
         One that was made with a method or a policy of your own predicts where that is not registered, unless the method
         expands the network; to learn further it must be registered.
         """
-        file = expand_user(path)
+        file = store.expand_user(path)
         with undisturbed():
             state = LearnerState.read(file, net=net)
             with reading(file):

@@ -365,19 +365,10 @@ def _preprocessing(values: Mapping[str, Any] | None) -> Preprocessing | None:
     return None if values is None else Preprocessing.from_json(values)
 
 
-def save_state(
-    state: LearnerState,
-    path: Path,
-    *,
-    memory: bool,
-    begun: bool = False,
-    like: Path | None = None,
-    check: Callable[[], None] = lambda: None,
-) -> None:
+def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = False) -> None:
     """Write a learner to a file; one without its memory predicts and no more.
 
-    Before it has learned anything there is something to save only where a first phase has `begun`. `check` may refuse
-    it in the last moment. A new file has the permissions of the one at `like`, if there is one.
+    Before it has learned anything there is something to save only where a first phase has `begun`.
     """
     if state.knowledge.predictor is None:
         if not begun and state.pending is None:
@@ -388,7 +379,7 @@ def save_state(
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     count = len(state.knowledge.memory or ()) if memory else 0
     told = {**meta, "contains_training_images": count > 0}
-    store.write_tensors(path, tensors, told, kind="learner", like=like, check=check)
+    store.write_tensors(path, tensors, told, kind="learner")
     if count:  # said of a file that is there
         held = counted(count, "training image")
         log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)

@@ -13,8 +13,8 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
-from poise import files
 from poise.errors import UserError, suggestion
+from poise.store import expand_user
 
 #: The one that is run if none is named.
 DEFAULT_RECIPE: Final = "digits/lucir"
@@ -24,8 +24,6 @@ SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 
 #: Where to find the names of the shipped recipes, for error lines.
 LIST_RECIPES: Final = "see 'poise recipes' for the shipped ones"
-
-_LARGEST_FILE: Final = 2**20  # bytes of a recipe or a sweep
 
 
 def recipe_names() -> list[str]:
@@ -39,7 +37,7 @@ def recipe_text(name: str) -> str:
     if name in shipped:
         return shipped[name].read_text(encoding="utf-8")
     if Path(name).suffix == ".toml":
-        path = files.expand_user(name)
+        path = expand_user(name)
         return read_toml(path, "recipe file", LIST_RECIPES)
     raise UserError(_explain_unknown(name, shipped))
 
@@ -57,7 +55,7 @@ def _explain_unknown(name: str, shipped: Collection[str]) -> str:
 
 def _explain_path(name: str, *, is_word: bool) -> str | None:
     """What to do about a path that is no recipe file; None where there is nothing, or a folder beside a known word."""
-    found = {path: files.describe(path) for path in (name, f"{name}.toml", f"{name}/recipe.json") if "\0" not in path}
+    found = {path: _kind(Path(path)) for path in (name, f"{name}.toml", f"{name}/recipe.json") if "\0" not in path}
     if found.get(f"{name}.toml") == "a plain file":
         return f"unknown recipe '{name}'; did you mean the file '{name}.toml'?"
     if found.get(name) == "a plain file":
@@ -89,13 +87,17 @@ def parse_toml(text: str, name: str, kind: str = "recipe") -> dict[str, Any]:
         raise UserError(f"{kind} {name} has a number that is too long, or is nested too deep") from error
 
 
+def _kind(path: Path) -> str:
+    return "a folder" if path.is_dir() else "a plain file" if path.is_file() else "nothing"
+
+
 def read_toml(path: Path, kind: str, advice: str) -> str:
     """The text of a recipe file or a sweep file that somebody wrote, without the byte order mark that editors add.
 
     What cannot be read is refused in a line that ends with the advice.
     """
     try:
-        return files.read_text(path, _LARGEST_FILE).removeprefix("\ufeff")
+        return path.read_text(encoding="utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise UserError(f"{kind} {path} is not in UTF-8; save it in that encoding") from error
     except (OSError, ValueError) as error:

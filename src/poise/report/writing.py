@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import quote
 
-from poise import files
-from poise.errors import UserError
+from poise import store
+from poise.errors import UserError, is_disk_full
 from poise.report.figures import Figure, describe_figures
 from poise.report.figures.print import save_all
 from poise.report.page.page import Contents, make_page
@@ -88,7 +88,7 @@ class Report:
                 _write(out / "figures", f"{figure.name}.csv", csv_of_rows(figure.data))
             links = {run.name: _relative_address(run.path, out) for run in self.runs}
             contents = Contents(self.runs, self.unread, tables, self.texts, figures, printed, links)
-            files.write_bytes(out / PAGE, make_page(contents, refresh).encode())
+            store.write_bytes(out / PAGE, make_page(contents, refresh).encode())
         return out / PAGE
 
     def without_failing(
@@ -101,7 +101,7 @@ class Report:
         try:
             return self, make(self)
         except Exception as error:
-            if files.is_disk_full(error):
+            if is_disk_full(error):
                 raise
             left = self._leave_out(alone or make)
             if len(left.unread) == len(self.unread):
@@ -126,7 +126,7 @@ def _find_failure(attempt: Callable[[Report], object], report: Report) -> Except
     try:
         attempt(report)
     except Exception as error:
-        if files.is_disk_full(error):  # no fault of the run
+        if is_disk_full(error):  # no fault of the run
             raise
         return error
     return None
@@ -177,7 +177,7 @@ def _claim(out: Path) -> None:
         raise UserError(f"{page} is not a report of poise; choose another --out")
     try:
         for folder in (out / "tables", out / "figures"):
-            files.make_folder(folder)
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from error
     if not os.access(out, os.W_OK):
@@ -218,7 +218,7 @@ def _without_garbage_collection() -> Iterator[None]:
 
 
 def _read_beginning(page: Path) -> bytes:
-    with files.open_plain(page) as file:
+    with page.open("rb") as file:
         return file.read(4096)
 
 
@@ -230,4 +230,4 @@ def _relative_address(path: Path, out: Path) -> str:
 def _write(folder: Path, name: str, text: str) -> None:
     if os.path.basename(name) != name:  # noqa: PTH119 - whatever a result.json says, nothing is written elsewhere
         raise UserError(f"{name!r} cannot be the name of a file in {folder}")
-    files.write_bytes(folder / name, printable(text).encode(), sync=False)
+    store.write_bytes(folder / name, printable(text).encode(), sync=False)

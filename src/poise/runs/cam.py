@@ -18,7 +18,6 @@ from poise import store
 from poise.data import Stream
 from poise.data.sources.layout import image_files, is_pack
 from poise.errors import UserError
-from poise.files import open_plain
 from poise.learner import Learner
 from poise.report import Figure, RunRecord, Subject, cam_figure, load_result, look, reason_for, run_of_result
 from poise.runs.examiner import Examiner
@@ -59,7 +58,7 @@ def _is_learner(path: Path) -> bool:
     """Whether a file begins as those of learners do, whatever it is called: 8 bytes, then JSON."""
     if not path.is_file():
         return False
-    with open_plain(path) as file:
+    with path.open("rb") as file:
         return file.read(9)[8:] == b"{"
 
 

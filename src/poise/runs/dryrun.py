@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from poise.data import ImageSet, fits, free_on
+from poise.data.stores import free_memory
 from poise.learner import Learner, build_model
-from poise.ram import free_memory
 from poise.runs.plan import Plan, images_by_origin
 from poise.runs.starting import read_start
 

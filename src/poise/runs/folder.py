@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from poise import files, locks, runfolder, store
-from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, shown
+from poise import locks, runfolder, store
+from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, is_disk_full, shown
 from poise.journal import Journal
 from poise.runfolder import START_FINGERPRINT, without_empty_keys
 from poise.runs.contents import check_checkpoint
@@ -164,9 +164,9 @@ class RunFolder:
         """Keep every other process out of this folder; the lock ends with this process."""
         with ExitStack() as stack:
             with self.writing():
-                files.make_folder(self.checkpoints)
+                self.checkpoints.mkdir(parents=True, exist_ok=True)
                 busy = f"runs in {self.path}; wait for it or choose another --out"
-                stack.enter_context(locks.locked(self.path / "lock", busy, sign=True))
+                stack.enter_context(locks.locked(self.path / "lock", busy))
             yield
 
     def write_json(self, path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
@@ -180,7 +180,7 @@ class RunFolder:
             yield
         except OSError as error:
             reason = os.strerror(error.errno) if error.errno else str(error)
-            if files.is_disk_full(error):
+            if is_disk_full(error):
                 resume = f"'poise resume {self.path}' (nothing saved is lost)"
                 again = resume if self.exists else "give the same command again"
                 raise RunFailed(f"no space left for {self.path}; free some, then {again}") from error
@@ -225,7 +225,7 @@ class RunFolder:
             try:
                 check_checkpoint(found.meta)
                 if journal:
-                    self.journal.check(found.meta["journal"], found.meta.get("journal_digest"))
+                    self.journal.check(found.meta["journal"], found.meta["journal_digest"])
             except Malformed as error:
                 raise Damaged(f"{path} {error}; remove it to resume from the one before") from error
             except Damaged as error:

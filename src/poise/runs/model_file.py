@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import torch
 
-from poise import __version__, files, locks, store
+from poise import __version__, locks, store
 from poise.data.sources.layout import is_pack
 from poise.errors import (
     Damaged,
@@ -52,10 +52,6 @@ KIND: Final = "unfinished phase"
 Saved = tuple[LearnerState, dict[str, Any]]  # such a phase, and what else was written with it
 
 
-class _Changed(Exception):
-    """The file is no longer the one that a phase was begun from."""
-
-
 class ModelFile:
     """A learner's file.
 
@@ -67,7 +63,7 @@ class ModelFile:
     def __init__(self, path: Path) -> None:
         if not path.name:
             raise UserError(f"{path} is a folder, not a file; give the file of a learner")
-        self.path = files.expand_user(path)
+        self.path = store.expand_user(path)
         if is_pack(self.path):
             raise UserError(
                 f"{path} is a pack of images, not the file of a learner; give the learner first, then images"
@@ -90,7 +86,7 @@ class ModelFile:
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
         lock = locks.lock_beside(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        with locks.locked(lock, busy, sign=True), _explain_memory(), contents_of(self.pending, AGAIN):
+        with locks.locked(lock, busy), _explain_memory(), contents_of(self.pending, AGAIN):
             began = self._digest()  # before anything is read: what is written from here on is seen at the end
             found, given = self._find_pending(lesson), open_images(lesson.folder)
             if found is not None and (learner := self._find_learned(found, lesson, given, began)) is not None:
@@ -127,7 +123,7 @@ class ModelFile:
 
     def _refuse_unborn(self) -> None:
         """Refuse a file that is not there because its first phase was interrupted."""
-        if files.describe(self._file) == "nothing" and files.describe(self.pending) == "a plain file":
+        if not self._file.exists() and self.pending.is_file():
             raise UserError(
                 f"{self.path} does not exist yet: its first phase was interrupted; continue it with 'poise learn'"
             )
@@ -289,7 +285,7 @@ class ModelFile:
             tensors, meta = learner.state().without_past().tensors(images=False)
             described = {"lesson": lesson.describe(), "folder": str(lesson.folder), "model": model}
             noted = {"learner": meta, **described, "threads": torch.get_num_threads()}
-            store.write_tensors(self.pending, tensors, noted, kind=KIND, like=self._file)
+            store.write_tensors(self.pending, tensors, noted, kind=KIND)
             clock.restart()
             if stop.is_set():
                 raise stop.interruption("interrupted; the same command continues, with --restart it begins again")
@@ -298,22 +294,13 @@ class ModelFile:
 
     def _save(self, learner: Learner, began: str | None, done: Callable[[], None]) -> None:
         """Write what was learned to the file; beside it, and as a failure, where that has another digest by now."""
-
-        def refuse_changed() -> None:
-            if self._is_changed(began):
-                raise _Changed
-            done()
-
-        state = learner.state()
-        try:
-            save_state(state, self._file, memory=True, check=refuse_changed)
-        except (_Changed, PoiseError, OSError):  # a folder in its place is refused at once
-            if not self._is_changed(began):
-                raise
+        if self._is_changed(began):
             beside = self._free_name_beside()
-            save_state(state, beside, memory=True, like=self._file if self._file.is_file() else None)
+            save_state(learner.state(), beside, memory=True)
             self.pending.unlink(missing_ok=True)
-            raise RunFailed(self._explain_changed(began, beside)) from None
+            raise RunFailed(self._explain_changed(began, beside))
+        done()
+        save_state(learner.state(), self._file, memory=True)
         self.pending.unlink(missing_ok=True)
 
     def _is_changed(self, began: str | None) -> bool:
@@ -344,9 +331,8 @@ class ModelFile:
         if not self._file.exists():
             return None
         store.refuse_unreadable(self._file)
-        with files.open_plain(self._file) as file:
-            found = hashlib.file_digest(file, "blake2b").hexdigest()
-            return found if files.is_at(file, self._file) else self._digest()  # replaced while it was read
+        with self._file.open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 @contextmanager

@@ -26,7 +26,6 @@ from poise.data import (
 from poise.data.sources import FolderSource, PackSource, Source, digest, open_source
 from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError
-from poise.files import expand_user
 from poise.learner import Learner, LearnerState, Lookup, Runtime, Settings, planned_work
 from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
@@ -229,7 +228,7 @@ def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
     if isinstance(source, FolderSource | PackSource) and not _is_known_name(recipe.data):
         paths["data"] = recipe.data
-    return {**{key: str(expand_user(path).resolve()) for key, path in paths.items()}, **net}
+    return {**{key: str(store.expand_user(path).resolve()) for key, path in paths.items()}, **net}
 
 
 def _is_known_name(data: str) -> bool:
@@ -290,7 +289,7 @@ def not_registered(use: str) -> UserError:
 
 def _refuse_vanished(data: str, folder: RunFolder) -> None:
     """Refuse data that are not where the run in this folder found them, and say how to go on."""
-    if _is_known_name(data) or expand_user(data).exists():
+    if _is_known_name(data) or store.expand_user(data).exists():
         return
     mend = f"register them ('poise data add {data} --from FOLDER')" if is_name(data) else "put them back"
     raise UserError(

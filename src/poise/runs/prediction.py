@@ -22,9 +22,9 @@ from torch import Tensor
 from poise.data import Decoder
 from poise.data.packs import Pack, PackedImage
 from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
-from poise.errors import UserError
-from poise.files import expand_user, naming
+from poise.errors import UserError, naming
 from poise.learner import Label, Learner, least_images
+from poise.store import expand_user
 from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import torch
 
 import poise
-from poise import __version__, files
+from poise import __version__
 from poise.learner import Settings
 from poise.nets import file_digest, named_modules
 from poise.policies import POLICIES
@@ -156,9 +156,13 @@ def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
         return None
 
 
+def _digest_of_file(path: str | Path) -> str:
+    return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest()
+
+
 @cache
 def _digest_own(made: type | FunctionType) -> str:
-    return " ".join(map(files.digest_of_text, _own_files(made)))
+    return " ".join(map(_digest_of_file, _own_files(made)))
 
 
 @cache

@@ -8,12 +8,12 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
 
 from poise.errors import UserError, suggestion
-from poise.files import read_text
 from poise.training.ranks import ALONE, World, current_world
 from poise.words import counted
 
@@ -123,7 +123,7 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
 def _warn_of_slow_bf16() -> None:
     """Say that bf16 is slow on this processor if it is; where the system does not list instructions, say nothing."""
     try:
-        lines = (line.partition(":") for line in read_text("/proc/cpuinfo").splitlines())
+        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
         listed = next(words for name, _, words in lines if name.strip() in ("flags", "Features"))
     except (OSError, StopIteration, ValueError):
         return

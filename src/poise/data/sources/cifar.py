@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from poise import files
 from poise.data.augment import Augmentation, Preprocessing
 from poise.data.images import ImageSet
 from poise.data.sources.base import Source, digest
@@ -81,7 +80,7 @@ class CifarSource(Source):
         path = self._folder / file
         origin = "get the python version from the CIFAR page and unpack it again"
         try:
-            data = files.read_bytes(path, files.MOST_IMAGE)
+            data = path.read_bytes()
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise UserError(

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from poise import files
+from poise import store
 from poise.errors import UserError
 from poise.report.figures.description import GREY, Figure, Mark, Panel, Style
 
@@ -53,7 +53,7 @@ def save(figure: Figure, path: Path) -> None:
     """Write the figure; the ending of the path sets the format."""
     check_picture(path)
     with matplotlib_style():
-        files.write_bytes(path, _encode(draw(figure), path.suffix.lower()))
+        store.write_bytes(path, _encode(draw(figure), path.suffix.lower()))
 
 
 def save_all(figure: Figure, folder: Path) -> None:
@@ -63,7 +63,7 @@ def save_all(figure: Figure, folder: Path) -> None:
         settle(drawing)
         found = {ending: _encode(drawing, ending) for ending in ENDINGS}
     for ending, data in found.items():
-        files.write_bytes(folder / f"{figure.name}{ending}", data, sync=False)
+        store.write_bytes(folder / f"{figure.name}{ending}", data, sync=False)
 
 
 def check_picture(path: Path) -> None:

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from poise.actions import Action, AxisValue
 from poise.data.sources.registry import own_name
-from poise.files import file_word
 from poise.policies import DEFAULT_POLICY
 from poise.report.reading.machines import changed_precision, machines_of
 from poise.runfolder import (
@@ -26,6 +25,7 @@ from poise.runfolder import (
     say_changed_code,
     without_empty_keys,
 )
+from poise.words import file_word
 
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
 AUGMENTATIONS: Final = {

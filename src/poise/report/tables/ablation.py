@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from poise.files import file_word
 from poise.report.reading import Configuration, RunRecord, StreamKind, configurations
 from poise.report.statistics import spread
 from poise.report.tables.accuracy import paper_note
@@ -17,6 +16,7 @@ from poise.report.tables.paper import (
     tuned_kinds,
 )
 from poise.report.tables.table import Column, ReportTable, TableCell, Value, mean_cell, text_cell
+from poise.words import file_word
 
 Paper = Callable[[RunRecord, StreamKind], Published | None]
 
