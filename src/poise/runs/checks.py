@@ -24,7 +24,7 @@ from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.runs.examiner import FIGURES, Exam, Examiner, figures, matrix_in_percent
 from poise.runs.folder import RunFolder
 from poise.runs.plan import Plan
-from poise.runs.run import Run, runner_of
+from poise.runs.run import Run
 from poise.runs.sweep import sweep_cells
 from poise.runs.sweep_file import Cell
 from poise.spaces import ActionSpace
@@ -85,7 +85,7 @@ class Audit(Run):
 
 def runner_in(folder: RunFolder) -> type[Run]:
     """What resumes the run in this folder."""
-    return Audit if runner_of(folder) == Audit.runner else Run
+    return Audit if folder.description().runner == Audit.runner else Run
 
 
 # The oracle -----------------------------------------------------------------------------------------------------------
@@ -124,7 +124,7 @@ def run_crossval(
         say(f"{out} holds this {NAME}, finished")
         return load_result(out)
     first = RunFolder(out / "phase-0")
-    if plan.recipe.start is None and not first.has_phase_0:
+    if plan.recipe.start is None and not first.phase_0.exists():
         say("phase 0, which all actions share")
         _run_phase_0(_constant(plan, plan.recipe.action), first)
     start = plan.recipe.start or str(first.path.resolve())
@@ -215,7 +215,7 @@ def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candi
 def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]:
     """What all of it took, phase 0 included where it was trained here."""
     found = first.newest_checkpoint() if first.exists else None
-    spent = [found.meta["seconds"]] if found is not None else []
+    spent = [found.meta.seconds] if found is not None else []
     spent += [load_result(folder.path)["seconds"] for folder in folders if folder.finished]
     return {part: round(sum(each[part] for each in spent), 3) for part in SECONDS}
 

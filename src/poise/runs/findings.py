@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from poise.learner import Learner
 from poise.runfolder import SECONDS
 from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
+from poise.runs.folder import CheckpointMeta
 from poise.runs.plan import Plan
 from poise.training import World
 
@@ -23,9 +23,9 @@ class Findings:
     seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(SECONDS, 0.0))
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Findings:
+    def from_json(cls, values: CheckpointMeta) -> Findings:
         """Read what `as_json` wrote."""
-        return cls([Exam(**exam) for exam in values["exams"]], values["actions"], values["stored"], values["seconds"])
+        return cls([Exam(**exam) for exam in values.exams], values.actions, values.stored, values.seconds)
 
     def as_json(self) -> dict[str, Any]:
         """The values for a checkpoint."""

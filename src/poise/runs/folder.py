@@ -5,27 +5,46 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
 from poise import locks, runfolder, store
-from poise.errors import Damaged, Malformed, PoiseError, RunFailed, UserError, is_disk_full, shown
+from poise.errors import Damaged, PoiseError, RunFailed, UserError, is_disk_full, reading, shown
 from poise.journal import Journal
-from poise.runfolder import START_FINGERPRINT, without_empty_keys
-from poise.runs.contents import check_checkpoint
-from poise.schema import anything, contents_of, fitting_together, keyed, mapped, maybe, text
 
 log = logging.getLogger(__name__)
 
 KEPT_CHECKPOINTS = 2
-LONGEST_PATH = 1000  # letters of one in a line
 
 
-class NoneIntact(Damaged):
-    """No checkpoint of a run can be resumed from."""
+class RunDescription(BaseModel):
+    """What `recipe.json` says: the resolved recipe, and what its data and its start are recognised by."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+    recipe: dict[str, Any]
+    fingerprint: str
+    runner: str = "run"
+    start_fingerprint: str | None = None
+    exam_images: str | None = None
+
+
+class CheckpointMeta(BaseModel):
+    """What a checkpoint says beside its tensors."""
+
+    learner: dict[str, Any]
+    exams: list[dict[str, Any]]
+    actions: list[dict[str, float | str]]
+    stored: list[dict[str, int]]
+    seconds: dict[str, float]
+    journal: int
+    journal_digest: str
+    pinned: dict[str, str]
 
 
 class Checkpoint(NamedTuple):
@@ -33,7 +52,7 @@ class Checkpoint(NamedTuple):
 
     path: Path
     tensors: dict[str, Tensor]
-    meta: dict[str, Any]
+    meta: CheckpointMeta
 
 
 def refuse_file(out: Path) -> None:
@@ -41,15 +60,6 @@ def refuse_file(out: Path) -> None:
     there = next((path for path in (out, *out.parents) if path.exists()), None)
     if there is not None and not there.is_dir():
         raise UserError(f"{there} is a file; give a folder as --out")
-
-
-@contextmanager
-def needed_to_resume() -> Iterator[None]:
-    """Say what to do about a damaged file without which a run cannot be resumed."""
-    try:
-        yield
-    except Damaged as error:
-        raise Damaged(f"{error}; restore it from a copy, or start the run again in another folder") from error
 
 
 class RunFolder:
@@ -80,72 +90,38 @@ class RunFolder:
         """Whether a run was finished here."""
         return self.result.exists()
 
-    @property
-    def has_phase_0(self) -> bool:
-        """Whether a run can start from here; a path that cannot be one is refused."""
-        try:
-            return self.phase_0.exists()
-        except OSError as error:
-            raise UserError(
-                f"start={self.path} cannot be looked into ({os.strerror(error.errno or 0)}); "
-                "give the folder of a run that finished phase 0"
-            ) from error
+    def description(self) -> RunDescription:
+        """What was started here."""
+        todo = "restore it from a copy, or start the run again in another folder"
+        with reading(self.recipe, todo):
+            return RunDescription(**store.read_json(self.recipe))
 
-    def difference(self, wanted: Mapping[str, Any]) -> str:
-        """How the run that was started here differs from another one; empty if it does not."""
-        saved = store.read_json(self.recipe)
-        with contents_of(self.recipe, "restore it from a copy, or choose another --out"):
-            known = {"recipe": mapped(anything), "fingerprint": text}
-            keyed(known, {START_FINGERPRINT: maybe(text)})(saved, "")
-            with fitting_together():
-                there = dict(saved["recipe"])
-        if saved.get("runner") != wanted.get("runner"):
-            return "a leak audit" if saved.get("runner") else "without a leak"
-        if saved["fingerprint"] != wanted["fingerprint"]:
-            return "of other data"
-        here = wanted["recipe"]
-        if _are_full_paths(there.get("data"), here["data"]):
-            there["data"] = here["data"]  # the same data elsewhere
-        other = [key for key in here if without_empty_keys(there.get(key)) != without_empty_keys(here[key])]
-        found = {key: _value_words(key, there.get(key)) for key in other}
-        if there.get("start") is not None and here["start"] is not None:
-            begun, fingerprint = _value_words("start", there["start"]), saved.get(START_FINGERPRINT)
-            explain = self._explain_moved_start if "start" in found else self._explain_same_start
-            found["start"] = explain(begun, here["start"], fingerprint)
-        return ", ".join(words for words in found.values() if words)
+    def difference(self, wanted: RunDescription) -> str:
+        """How the run that was started here differs from another one; empty if it does not.
 
-    @staticmethod
-    def _explain_same_start(begun: str, wanted: str, known: str | None) -> str:
-        """How the phase 0 that this run began with differs from what lies there now; empty if that cannot be told."""
-        with suppress(PoiseError):  # it is damaged, and is not needed any more
-            present = RunFolder(Path(wanted)).phase_0_fingerprint()
-            if present is not None and known is not None and present != known:
-                return f"{begun}, where another phase 0 lies now"
-        return ""
-
-    def _explain_moved_start(self, begun: str, wanted: str, known: str | None) -> str:
-        """How the phase 0 that this run began with differs from that of another folder; empty if it does not.
-
-        What is `known` of it is its fingerprint. An older poise did not write it down; there the run's own copy counts.
+        Where the data lie, and the phase 0 that it starts from, is no difference: both have fingerprints.
         """
-        present = RunFolder(Path(wanted)).phase_0_fingerprint()
-        if present is None:
-            return f"{begun}; {wanted} has no {runfolder.PHASE_0} to compare with, 'poise resume' needs none"
-        mine = known if known is not None else self.phase_0_fingerprint()
-        if mine is None:
-            return f"{begun}, of which nothing is left to compare {wanted} with; 'poise resume' needs none"
-        return "" if mine == present else f"{begun}, another phase 0 than that of {wanted}"
+        saved = self.description()
+        if saved.runner != wanted.runner:
+            return "without a leak" if wanted.runner == "audit" else "a leak audit"
+        if saved.fingerprint != wanted.fingerprint:
+            return "of other data"
+        there, here = saved.recipe, wanted.recipe
+        found = {key: f"{key}={shown(there.get(key))}" for key in here if there.get(key) != here[key] and key != "data"}
+        if there.get("start") is not None and here["start"] is not None:
+            present = RunFolder(here["start"]).phase_0_fingerprint()
+            if present == saved.start_fingerprint or (present is None and there["start"] == here["start"]):
+                found.pop("start", None)
+            else:
+                found["start"] = f"start={there['start']} had another phase 0 than {here['start']} has now"
+        return ", ".join(found.values())
 
     def phase_0_fingerprint(self) -> str | None:
-        """What the state after the first phase is recognised by, wherever it lies; None if it is not here."""
-        if not self.has_phase_0:
+        """What the state after the first phase is recognised by, wherever it lies; None where it cannot be read."""
+        try:
+            return store.digest_of_tensors(store.read_tensors(self.phase_0, kind="phase 0")[0])
+        except PoiseError:
             return None
-        return store.digest_of_tensors(store.read_tensors(self.phase_0, kind="phase 0")[0])
-
-    def refuse_other(self, wanted: Mapping[str, Any]) -> None:
-        """Refuse a folder in which another run was started."""
-        if difference := self.difference(wanted):
-            raise UserError(f"{self.path} holds another run ({difference}); choose another --out")
 
     def refuse_leftovers(self) -> None:
         """Refuse a folder with files or folders of other runs, even of parts of them; and what can be no folder."""
@@ -154,24 +130,16 @@ class RunFolder:
         if written or self.checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")
         if inner := next(iter(sorted(self.path.glob(f"*/{runfolder.RECIPE}"))), None):  # which reports would not find
-            name = inner.parent.name
-            raise UserError(
-                f"{self.path} holds run folders, such as {name}; choose another --out, perhaps one inside it"
-            )
+            some = f"holds run folders, such as {inner.parent.name}"
+            raise UserError(f"{self.path} {some}; choose another --out, perhaps one inside it")
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process out of this folder; the lock ends with this process."""
-        with ExitStack() as stack:
-            with self.writing():
-                self.checkpoints.mkdir(parents=True, exist_ok=True)
-                busy = f"runs in {self.path}; wait for it or choose another --out"
-                stack.enter_context(locks.locked(self.path / "lock", busy))
+        with self.writing():
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+        with locks.locked(self.path / "lock", f"runs in {self.path}; wait for it or choose another --out"):
             yield
-
-    def write_json(self, path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
-        """Write a document of this folder."""
-        store.write_json(path, value, digest=digest)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -179,108 +147,59 @@ class RunFolder:
         try:
             yield
         except OSError as error:
-            reason = os.strerror(error.errno) if error.errno else str(error)
+            again = f"'poise resume {self.path}' (nothing saved is lost)" if self.exists else "give the command again"
             if is_disk_full(error):
-                resume = f"'poise resume {self.path}' (nothing saved is lost)"
-                again = resume if self.exists else "give the same command again"
                 raise RunFailed(f"no space left for {self.path}; free some, then {again}") from error
             name = f" ({Path(error.filename).name})" if error.filename else ""
-            raise UserError(f"{self.path} cannot be used: {reason}{name}; {self._advise(error)}") from error
+            reason = os.strerror(error.errno) if error.errno else str(error)
+            raise UserError(f"{self.path} cannot be used: {reason}{name}; fix it, then {again}") from error
 
-    def _advise(self, error: OSError) -> str:
-        """What can be done about an error of the operating system's."""
-        if not self.exists:
-            return "fix it or choose another --out"
-        if not isinstance(error, FileNotFoundError):
-            return f"fix it, then 'poise resume {self.path}'"
-        return f"restore it from a copy{'' if self.finished else ', or start the run again in another folder'}"
-
-    def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-        """Write a new checkpoint, then delete all but the newest two."""
-        present = self.checkpoint_files()
-        number = int(present[-1].stem) + 1 if present else 0
-        store.write_tensors(self.checkpoints / f"{number:06d}.safetensors", tensors, meta, kind="checkpoint")
-        for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
-            old.unlink(missing_ok=False)
-
-    def last_checkpoint(self) -> int:
-        """The number of the newest checkpoint, whatever is in it; -1 if there is none."""
-        present = self.checkpoint_files()
-        return int(present[-1].stem) if present else -1
-
-    def newest_checkpoint(self, *, journal: bool = False) -> Checkpoint | None:
-        """The newest intact checkpoint; damaged ones are reported and skipped, and removed if one is intact.
-
-        With `journal` also those are skipped that were written when the journal was another one up to there; if none is
-        left, this is refused.
-        """
-        refused: Damaged | None = None
-        damaged = dict[Path, Damaged]()
-        for path in reversed(self.checkpoint_files()):
-            try:
-                found = Checkpoint(path, *store.read_tensors(path, kind="checkpoint"))
-            except Damaged as error:
-                damaged[path] = error
-                continue
-            try:
-                check_checkpoint(found.meta)
-                if journal:
-                    self.journal.check(found.meta["journal"], found.meta["journal_digest"])
-            except Malformed as error:
-                raise Damaged(f"{path} {error}; remove it to resume from the one before") from error
-            except Damaged as error:
-                refused = refused or error
-                continue
-            if refused is not None:
-                log.warning("%s; resuming from the one before", refused)
-            for newer, fault in damaged.items():
-                log.warning("%s; falling back to the one before", fault)
-                newer.unlink()
-            return found
-        if refused is not None:
-            raise NoneIntact(f"{refused}; restore it from a copy")
-        if journal and damaged:  # days of work must not be done again unasked
-            names = ", ".join(path.name for path in reversed(damaged))
-            raise NoneIntact(
-                f"all checkpoints in {self.checkpoints} are damaged ({names}), and what was trained is lost with them; "
-                "restore one from a copy"
-            )
-        return None
-
-    def checkpoint_to_resume(self, *, restarts: bool, whole: bool) -> Checkpoint | None:
-        """The newest intact one; None if none was written yet, or if none is intact and the run restarts.
-
-        If it does not, that is refused. `whole`: it is a run that the user resumes, not the beginning of a study.
-        """
-        try:
-            found = self.newest_checkpoint(journal=True)
-        except NoneIntact as error:
-            if restarts:
-                return None
-            again = f"start from the beginning with 'poise resume {self.path} --restart'"
-            again = again if whole else f"remove {self.path} to train it again"
-            raise Damaged(f"{error}, or {again}") from error
-        if found is not None and restarts:
-            log.warning("%s is intact: resuming from it; remove the folder to start from the beginning", found.path)
-        return found
-
-    def discard(self) -> None:
-        """Remove all checkpoints, and empty the journal: the run starts from the beginning."""
-        for path in self.checkpoint_files():
-            path.unlink()
-        self.journal.rewind(0)
+    # Checkpoints ------------------------------------------------------------------------------------------------
 
     def checkpoint_files(self) -> list[Path]:
         """The checkpoints, whatever is in them, the newest one last."""
         found = [path for path in self.checkpoints.glob("[0-9]*.safetensors") if path.stem.isdecimal()]
         return sorted(found, key=lambda path: int(path.stem))
 
+    def write_checkpoint(self, tensors: Mapping[str, Tensor], meta: CheckpointMeta) -> None:
+        """Write a new checkpoint, then delete all but the newest two."""
+        present = self.checkpoint_files()
+        number = int(present[-1].stem) + 1 if present else 0
+        path = self.checkpoints / f"{number:06d}.safetensors"
+        store.write_tensors(path, tensors, meta.model_dump(), kind="checkpoint")
+        for old in present[: len(present) + 1 - KEPT_CHECKPOINTS]:
+            old.unlink()
 
-def _are_full_paths(*words: object) -> bool:
-    """Whether all of these are paths that need no folder to begin in."""
-    return all(isinstance(word, str) and Path(word).is_absolute() for word in words)
+    def newest_checkpoint(self) -> Checkpoint | None:
+        """The newest checkpoint that can be read and fits the journal; None if none was written yet.
 
+        Those that cannot be used are named and left out. Where none can, that is refused: days of work must not be done
+        again unasked.
+        """
+        unusable = dict[Path, Damaged]()
+        for path in reversed(self.checkpoint_files()):
+            try:
+                tensors, values = store.read_tensors(path, kind="checkpoint")
+                with reading(path):
+                    meta = CheckpointMeta(**values)
+                self.journal.check(meta.journal, meta.journal_digest)
+            except Damaged as error:
+                unusable[path] = error
+                continue
+            for newer, fault in unusable.items():
+                log.warning("%s; resuming from the one before", fault)
+                newer.unlink()
+            return Checkpoint(path, tensors, meta)
+        if not unusable:
+            return None
+        names, first = ", ".join(path.name for path in unusable), next(iter(unusable.values()))
+        raise Damaged(
+            f"no checkpoint in {self.checkpoints} is intact ({names}): {first}; restore one from a copy, or start from "
+            f"the beginning with 'poise resume {self.path} --restart'"
+        )
 
-def _value_words(key: str, value: object) -> str:
-    """A key with its value, for a line; where it is a path it has to be whole."""
-    return f"{key}={shown(value, LONGEST_PATH) if key in ('data', 'start') else shown(value)}"
+    def discard(self) -> None:
+        """Remove all checkpoints, and empty the journal: the run starts from the beginning."""
+        for path in self.checkpoint_files():
+            path.unlink()
+        self.journal.rewind(0)

@@ -1,138 +1,152 @@
-"""What belongs to the machine and not to the result: hardware, versions, dates, resumes."""
+"""What belongs to the machine and not to the result: hardware, versions of all code that numbers come from, resumes."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 import logging
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from functools import cache, partial
+from importlib import metadata
 from pathlib import Path
+from types import FunctionType
 from typing import Any, Final
 
 import torch
+from pydantic import BaseModel, PositiveInt
 
-from poise import store
+import poise
+from poise import __version__, store
+from poise.errors import reading
+from poise.learner import Settings
+from poise.nets import file_digest, named_modules
+from poise.policies import POLICIES
 from poise.runfolder import OWN_NETWORK, say_changed_code
-from poise.runs.contents import check_machine
-from poise.runs.provenance import SAID_BY_SOURCE, libraries
-from poise.schema import contents_of
-from poise.training import Backend, changed_switches, read_switches
+from poise.training import Backend
 
 log = logging.getLogger(__name__)
 
+#: Packages that compute, draw, decode or store.
+NUMERIC: Final = ("torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "pillow", "safetensors")
+#: Of `versions`, what changes with poise's source, which is compared itself.
+SAID_BY_SOURCE: Final = ("poise", "poise_commit")
 #: With what the names of code of one's own begin, among the versions.
 OWN: Final = ("method ", "policy ", OWN_NETWORK)
 
 
-def describe_machine(folder: Path, backend: Backend, code: Mapping[str, str | None]) -> dict[str, Any]:
+class Hardware(BaseModel):
+    """What a run was computed on."""
+
+    processor: str
+    cores: int | None
+    device: str
+    gpu: str | None
+
+
+class Machine(BaseModel):
+    """What `machine.json` says."""
+
+    command: list[str]
+    folder: str
+    hardware: Hardware
+    ranks: PositiveInt
+    versions: dict[str, str | None]
+    libraries: list[dict[str, str | None]]
+    threads: PositiveInt
+    precision: str
+    exact_resume: bool
+    started: str
+    finished: str | None
+    resumes: list[dict[str, Any]]
+
+    @classmethod
+    def read(cls, path: Path) -> Machine:
+        """The description that was written at this path."""
+        with reading(path):
+            return cls(**store.read_json(path))
+
+    def write(self, path: Path) -> None:
+        """Write the description."""
+        store.write_json(path, self.model_dump())
+
+    @property
+    def threads_to_resume_with(self) -> int:
+        """As many threads as the run was started with, where that gives the same bytes.
+
+        Where nothing could (on another processor, or on a GPU that is not deterministic), at most those of this
+        process: more threads than cores are many times slower.
+        """
+        same = self.exact_resume and self.hardware.processor == _processor()
+        return self.threads if same else min(self.threads, torch.get_num_threads())
+
+
+def describe_machine(folder: Path, backend: Backend, code: Mapping[str, str | None]) -> Machine:
     """A description of this machine and this start; `code` has the versions of what the numbers come from."""
-    return {
-        "command": ["poise", *sys.argv[1:]],
-        "folder": str(folder.resolve()),
-        "hardware": {
-            "processor": _processor(),
-            "cores": os.cpu_count(),
-            "device": str(backend.device),
-            "gpu": _gpu(backend),
-        },
-        **({"ranks": backend.world.size} if backend.world.joined else {}),
-        "versions": dict(code),
-        "libraries": libraries(),
-        "switches": read_switches(backend),
-        "threads": torch.get_num_threads(),
-        "precision": backend.precision,
-        "exact_resume": backend.device.type == "cpu" or backend.deterministic,
-        "started": now(),
-        "finished": None,
-        "resumes": [],
-    }
+    from threadpoolctl import threadpool_info  # imported here because it looks through all loaded libraries
+
+    told = ("internal_api", "version", "architecture")
+    return Machine(
+        command=["poise", *sys.argv[1:]],
+        folder=str(folder.resolve()),
+        hardware=Hardware(processor=_processor(), cores=os.cpu_count(), device=str(backend.device), gpu=_gpu(backend)),
+        ranks=backend.world.size,
+        versions=dict(code),
+        libraries=[{name: each[name] for name in told if name in each} for each in threadpool_info()],
+        threads=torch.get_num_threads(),
+        precision=backend.precision,
+        exact_resume=backend.device.type == "cpu" or backend.deterministic,
+        started=now(),
+        finished=None,
+        resumes=[],
+    )
 
 
 def record_resume(path: Path, backend: Backend, code: Mapping[str, str | None]) -> None:
-    """Add this resume to `machine.json`, and whether it continues bit for bit; what prevents that is said.
-
-    A file of an older poise that lacks a package or a switch says nothing about it.
-    """
-    machine = read_machine(path)
-    hardware, then = machine["hardware"], machine["versions"]
-    switched = changed_switches(_switches_then(machine), backend)
-    other = [switched] if switched is not None else []
-    if hardware.get("gpu") is not None and _gpu(backend) not in (hardware["gpu"], None):
-        other.append(f"{hardware['gpu']} then, {_gpu(backend)} now")
-    other += [
-        _say_changed(name, then, code)
-        for name, version in code.items()
-        if then.get(name, version) != version and name not in SAID_BY_SOURCE
-    ]
-    if hardware["processor"] != _processor():
-        other.append("another processor")
-    if machine["threads"] != torch.get_num_threads():
-        other.append(f"{machine['threads']} threads then, {torch.get_num_threads()} now")
-    ranks = backend.world.size
-    if machine.get("ranks", 1) != ranks:
-        other.append(f"{machine.get('ranks', 1)} ranks then, {ranks} now")
-    if other:
-        more = f"; {len(other) - 1} more in {path}" if other[1:] else ""
-        log.warning(
-            "resumed under other conditions (%s%s): the numbers may differ from those without the stop", other[0], more
-        )
-    exact = bool(machine["exact_resume"]) and not other
-    where = {"device": str(backend.device), "gpu": _gpu(backend), "processor": _processor()}
-    resume: dict[str, Any] = {"date": now(), "exact": exact, **where, "precision": backend.precision}
-    machine["resumes"].append({**resume, **({"differs": other} if other else {})})
-    store.write_json(path, machine)
-
-
-def _switches_then(machine: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of the start; a file of an older poise names device and precision elsewhere. Threads are compared apart."""
-    named = {
-        "device": str(machine["hardware"].get("device", "")).partition(":")[0],
-        "precision": machine.get("precision"),
+    """Add this resume to `machine.json`, and whether it continues bit for bit; what prevents that is said."""
+    then, here = Machine.read(path), describe_machine(path, backend, code)
+    pairs = {
+        "device": (then.hardware.device.partition(":")[0], backend.device.type),
+        "gpu": (then.hardware.gpu, here.hardware.gpu or then.hardware.gpu),
+        "processor": (then.hardware.processor, here.hardware.processor),
+        "precision": (then.precision, here.precision),
+        "threads": (then.threads, here.threads),
+        "ranks": (then.ranks, here.ranks),
     }
-    known = {name: value for name, value in named.items() if value}
-    return {**known, **machine.get("switches", {}), "threads": torch.get_num_threads()}
-
-
-def _say_changed(name: str, then: Mapping[str, Any], present: Mapping[str, Any]) -> str:
-    """What another version of something is called; of code without versions, that it was changed."""
-    if name.startswith(OWN):
-        return say_changed_code(name)
-    if name != "poise_source":
-        return f"{name} {then[name]} then, {name} {present[name]} now"
-    old, new = (f"poise {each.get('poise_commit') or each.get('poise')}" for each in (then, present))
-    if old == new:  # files that no commit has, or an installation without one
-        old, new = (f"poise with source {str(each[name])[:12]}" for each in (then, present))
-    return f"{old} then, {new} now"
-
-
-def read_machine(path: Path) -> dict[str, Any]:
-    """What `describe_machine` wrote; refuses other contents."""
-    machine = store.read_json(path)
-    with contents_of(path):
-        check_machine(machine)
-    return machine
+    pairs |= {name: (then.versions.get(name, new), new) for name, new in code.items() if name not in SAID_BY_SOURCE}
+    differs = [
+        say_changed_code(name) if name.startswith(OWN) else f"{name} {old} then, {new} now"
+        for name, (old, new) in pairs.items()
+        if old != new
+    ]
+    if differs:
+        more = f"; {len(differs) - 1} more in {path}" if differs[1:] else ""
+        line = "resumed under other conditions (%s%s): the numbers may differ from those without the stop"
+        log.warning(line, differs[0], more)
+    then.resumes.append(
+        {
+            "date": now(),
+            "exact": then.exact_resume and not differs,
+            "device": here.hardware.device,
+            "gpu": here.hardware.gpu,
+            "processor": here.hardware.processor,
+            "precision": here.precision,
+            **({"differs": differs} if differs else {}),
+        }
+    )
+    then.write(path)
 
 
 def record_end(path: Path, when: float | None = None) -> None:
     """Write into `machine.json` that the run is finished, where it does not say so: now, or at that time."""
-    machine = store.read_json(path)
-    if machine.get("finished") is None:
-        store.write_json(path, {**machine, "finished": now(when)})
-
-
-def threads_to_resume_with(path: Path) -> int:
-    """As many threads as the run was started with, where that gives the same bytes.
-
-    Where nothing could (on another processor, or on a GPU that is not deterministic), at most those of this process:
-    more threads than cores are many times slower.
-    """
-    machine = read_machine(path)
-    started = int(machine["threads"])
-    if machine["exact_resume"] and machine["hardware"]["processor"] == _processor():
-        return started
-    return min(started, torch.get_num_threads())
+    machine = Machine.read(path)
+    if machine.finished is None:
+        machine.model_copy(update={"finished": now(when)}).write(path)
 
 
 def now(when: float | None = None) -> str:
@@ -151,3 +165,106 @@ def _processor() -> str:
     except OSError:
         return platform.processor()
     return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+# Versions. Asked once: a process goes on with the code that it was started with, whatever happens to the files. -------
+
+
+def versions(*modules: str) -> dict[str, str | None]:
+    """Versions by the name of the package; besides, those that bring along these modules."""
+    named = {name: _version(name) for name in NUMERIC}
+    if torch.version.cuda is not None:
+        cudnn: Any = torch.backends.cudnn
+        named |= {"triton": _version("triton"), "cuda": torch.version.cuda, "cudnn": str(cudnn.version())}
+    others = [top for top in (module.partition(".")[0] for module in modules) if top not in ("", poise.__name__)]
+    homes = metadata.packages_distributions() if others else {}  # which reads what every package says of itself
+    named |= {name: _version(name) for top in others for name in homes.get(top, ())}
+    own = {"poise": __version__, "poise_commit": commit(), "poise_source": source_digest()}
+    return {**own, "python": platform.python_version(), **named, "torch": torch.__version__}
+
+
+def versions_of(settings: Settings) -> dict[str, str | None]:
+    """Versions of all code that numbers come from under these settings; of the user's own code, digests."""
+    made = {
+        f"method {settings.method}": type(settings.made_method),
+        f"policy {settings.policy}": POLICIES.get(settings.policy),
+    }
+    net = file_digest(settings.net)
+    modules = (*named_modules(settings.net), type(settings.made_method).__module__)
+    return {**versions(*modules), **own_sources(made), **({OWN_NETWORK: net} if net is not None else {})}
+
+
+def own_sources(made: Mapping[str, object]) -> dict[str, str]:
+    """By name, a digest of the files that each of these classes or functions comes from; poise's own are left out.
+
+    What was typed into a shell has no file, and is left out too.
+    """
+    found = dict[str, str]()
+    for name, maker in made.items():
+        each = maker
+        while isinstance(each, partial):
+            each = each.func
+        if isinstance(each, type | FunctionType) and (digest := _digest_own(each)):
+            found[name] = digest
+    return found
+
+
+@cache
+def _digest_own(made: type | FunctionType) -> str:
+    """The digests of the files of a class and its bases, or of a function; those of poise and Python are left out."""
+    found = dict[Path, None]()
+    for part in made.__mro__ if isinstance(made, type) else (made,):
+        if str(part.__module__).partition(".")[0] in (poise.__name__, *sys.stdlib_module_names):
+            continue
+        try:
+            path = Path(inspect.getsourcefile(part) or "")
+        except (TypeError, OSError):  # typed into a shell
+            continue
+        if path.is_file():
+            found[path] = None
+    return " ".join(hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in found)
+
+
+@cache
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def commit() -> str | None:
+    """Of poise: that of its checkout, with `+changed` where files of it differ; that it was installed from; or None."""
+    home = Path(poise.__file__).resolve().parent
+    checkout = home.parent.parent
+    if (checkout / ".git").exists() and home == checkout / "src" / "poise":
+        found = _git(checkout, "rev-parse", "HEAD")
+        if found is not None and found.returncode == 0:
+            same = _git(checkout, "diff", "--quiet", "HEAD", "--", "src/poise")
+            return found.stdout.strip() + ("" if same is not None and same.returncode == 0 else "+changed")
+    try:
+        installed: Any = json.loads(metadata.distribution("poise").read_text("direct_url.json") or "{}")
+        return str(installed["vcs_info"]["commit_id"])
+    except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
+    """Ask git about a folder; it neither writes there nor runs what is configured there."""
+    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *words]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10, env=quiet)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+@cache
+def source_digest() -> str:
+    """Of poise's own source files, by name and content: the same wherever the same code is installed."""
+    home, digest = Path(poise.__file__).resolve().parent, hashlib.blake2b(digest_size=16)
+    for file in sorted(home.rglob("*.py")):
+        digest.update(f"{file.relative_to(home).as_posix()}\0".encode())
+        digest.update(hashlib.blake2b(file.read_bytes()).digest())
+    return digest.hexdigest()

@@ -23,10 +23,10 @@ from poise.errors import (
     PoiseError,
     RunFailed,
     UserError,
+    reading,
 )
 from poise.learner import Learner, LearnerState, LearnerSummary, Settings, save_state, warn_of_short_phase
 from poise.progress import watch_phase
-from poise.runs.contents import check_unfinished
 from poise.runs.lessons import (
     Given,
     Lesson,
@@ -213,8 +213,10 @@ class ModelFile:
             return None
         try:
             tensors, meta = store.read_tensors(self.pending, kind=KIND)
-            check_unfinished(meta)
-            return LearnerState.from_tensors(tensors, meta["learner"]), meta
+            with reading(self.pending, AGAIN):
+                state = LearnerState.from_tensors(tensors, meta["learner"])
+                _ = meta["lesson"]["settings"], meta["lesson"]["update"], meta["folder"], meta["model"], meta["threads"]
+            return state, meta
         except PoiseError as error:
             if lesson.restart:
                 return None

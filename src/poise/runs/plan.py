@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poise import store
 from poise.data import (
     STRONGER,
     Augmentation,
@@ -31,9 +30,8 @@ from poise.methods import METHODS, Growth
 from poise.nets import absolute_word, named_info
 from poise.runfolder import CROSSVAL, RECIPE
 from poise.runs.examiner import Examiner, split_for_development
-from poise.runs.folder import RunFolder, needed_to_resume
+from poise.runs.folder import RunFolder
 from poise.runs.recipe import Recipe, make_recipe
-from poise.schema import anything, check, contents_of, fitting_together, keyed, mapped, text
 from poise.training import Executor, Progress
 from poise.tuning import tuner_names
 from poise.words import counted
@@ -251,25 +249,21 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
             sweep = "or give the same 'poise sweep' command again to continue them all"
             raise UserError(f"{path} is not a run folder, but holds some; give one, such as {some.parent}, {sweep}")
         raise UserError(f"{path} is not a run folder; start one with 'poise run'")
-    with needed_to_resume():
-        saved = store.read_json(folder.recipe)
-    with contents_of(folder.recipe):
-        keyed({"name": text, "recipe": mapped(anything), "fingerprint": text})(saved, "")
-        _refuse_unregistered(saved["recipe"], path)
-        with fitting_together():
-            try:
-                recipe = make_recipe(saved["recipe"])
-            except UserError as error:
-                raise UserError(f"{folder.recipe}: {error}") from error
+    saved = folder.description()
+    _refuse_unregistered(saved.recipe, path)
+    try:
+        recipe = make_recipe(saved.recipe)
+    except UserError as error:
+        raise UserError(f"{folder.recipe}: {error}") from error
     _refuse_vanished(recipe.data, folder)
 
     def open_same(data: str, size: int | None) -> Source:
         source = _open(data, size)
-        if source.fingerprint != saved["fingerprint"]:
+        if source.fingerprint != saved.fingerprint:
             raise UserError(f"the data '{data}' are not those that {path} was started with; restore them first")
         return source
 
-    return folder, make_plan(saved["name"], recipe, open_same)
+    return folder, make_plan(saved.name, recipe, open_same)
 
 
 def _refuse_unregistered(recipe: Mapping[str, Any], path: Path) -> None:
@@ -300,8 +294,7 @@ def _refuse_vanished(data: str, folder: RunFolder) -> None:
 
 def refuse_other_exam(folder: RunFolder, examiner: Examiner) -> None:
     """Refuse exam images that are not those the run in this folder was started with."""
-    saved = store.read_json(folder.recipe).get("exam_images")
-    if saved is not None and saved != examiner.fingerprint:
+    if folder.description().exam_images not in (None, examiner.fingerprint):
         raise UserError(f"the exam images are not those {folder.path} was started with; restore them first")
 
 
@@ -311,8 +304,6 @@ def images_by_origin(train: ImageSet) -> Lookup:
     where[train.origins] = torch.arange(len(train))
 
     def look_up(origins: Tensor) -> PixelStore:
-        known = bool(((origins >= 0) & (origins < len(where))).all()) and bool((where[origins] >= 0).all())
-        check(known, "the memory", "of training images", "of images that are not among them")
         return train.store.select(where[origins])
 
     return look_up

@@ -15,10 +15,9 @@ from poise.learner import Learner, LearnerState
 from poise.runs.examiner import Examiner
 from poise.runs.findings import Findings
 from poise.runs.folder import Checkpoint
+from poise.runs.machine import source_digest
 from poise.runs.plan import Plan, images_by_origin
-from poise.runs.provenance import source_digest
-from poise.runs.run import Run, Running
-from poise.runs.stopping import as_many_threads
+from poise.runs.run import Opened, Run
 from poise.training import Event, World
 
 
@@ -36,20 +35,7 @@ def open_ranks(world: World, plan: Plan) -> None:
 class Follower(Run):
     """The run on another rank than the first: the same trainings after the same events, no folder and no exam."""
 
-    def starting(self) -> Running:
-        """From the beginning."""
-        prepared = self._prepare()
-        with self._open_folder():
-            return (yield from self._from_the_beginning(*prepared))
-
-    def resuming(self) -> Running:
-        """From the checkpoint that rank 0 read."""
-        threads, found = self.world.broadcast(_nothing_of_its_own)
-        with self._open_folder(), as_many_threads(threads):
-            if found is None:
-                return (yield from self._from_the_beginning(*self._prepare()))
-            train, examiner = self._open_images()
-            return (yield from self._run_phases(self._restore_learner(found, train), train, examiner))
+    _found: Checkpoint | None = None  # what rank 0 resumes from
 
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
@@ -58,18 +44,29 @@ class Follower(Run):
         except torch.cuda.OutOfMemoryError as error:
             raise OutOfMemory("out of GPU memory; free some, or start again with a smaller batch") from error
 
+    def _refuse_begun(self) -> None:
+        """Rank 0 does."""
+
+    def _describe(self, learner: Learner, train: ImageSet, examiner: Examiner) -> None:
+        """Rank 0 does."""
+
     def _open_images(self) -> tuple[ImageSet, Examiner]:
         return self.plan.training_images(), _NoExaminer()
 
-    def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        return (yield from self._run_phases(learner, train, examiner))
+    def _threads(self) -> int:
+        threads, self._found = self.world.broadcast(_nothing_of_its_own)
+        return threads
 
-    def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
-        state = LearnerState.from_tensors(found.tensors, found.meta["learner"], lookup=images_by_origin(train))
-        self.findings = Findings.from_json(found.meta)
-        return self.plan.restored_learner(state)
+    def _restore(self) -> Opened:
+        if self._found is None:
+            return self._prepare()
+        train, examiner = self._open_images()
+        meta = self._found.meta
+        state = LearnerState.from_tensors(self._found.tensors, meta.learner, lookup=images_by_origin(train))
+        self.findings = Findings.from_json(meta)
+        return self.plan.restored_learner(state), train, examiner
 
-    def _show(self, event: Event) -> None:
+    def _tell(self, event: Event) -> None:
         """Rank 0 does."""
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:

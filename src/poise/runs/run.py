@@ -4,39 +4,45 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, Final, NoReturn
 
 import torch
 
 from poise import store
 from poise.data import ImageSet
-from poise.errors import Damaged, OutOfMemory, PoiseError, UserError
+from poise.errors import Damaged, OutOfMemory, PoiseError, UserError, reading
 from poise.learner import Learner, LearnerState, save_state
 from poise.nets import named_info
 from poise.report import load_result
 from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
-from poise.runs.changes import changed_keys, differing_keys, pin, refuse_changed
-from poise.runs.contents import check_progress
 from poise.runs.examiner import Exam, Examiner
 from poise.runs.findings import Findings, describe_space, known_pretraining
-from poise.runs.folder import Checkpoint, RunFolder, needed_to_resume
-from poise.runs.machine import describe_machine, record_end, record_resume, threads_to_resume_with
+from poise.runs.folder import Checkpoint, CheckpointMeta, RunDescription, RunFolder
+from poise.runs.machine import Machine, describe_machine, record_end, record_resume, versions_of
 from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin, refuse_other_exam
-from poise.runs.provenance import versions_of
+from poise.runs.recipe import Recipe
 from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
-from poise.schema import contents_of
 from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, Work, World
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
 
 Running = Work[dict[str, Any]]  # a run, a little at a time
+Opened = tuple[Learner, ImageSet, Examiner]  # what the phases are run with
+
+#: Recipe keys that may change until a resume: where a run is computed, and where data and start lie.
+_FREE: Final = ("device", "data", "start")
+#: What else `recipe.json` says that must not change until a resume.
+_DESCRIBED: Final = (
+    *("name", "fingerprint", START_FINGERPRINT, "runner"),
+    *("exam_images", "class_names", "space", "pretrained_on"),
+)
 
 
 @dataclass
@@ -83,62 +89,14 @@ class Run:
         prepared = self._prepare()
         with self._open_folder():
             self._refuse_begun()
-            return (yield from self._from_the_beginning(*prepared))
+            self._describe(*prepared)
+            return (yield from self._run_phases(*prepared))
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
-        if not self.folder.exists:
-            raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
-        with self._open_folder(), as_many_threads(self._threads_to_resume_with()):
-            self._refuse_other_runner()
-            found = self.folder.checkpoint_to_resume(restarts=self.restarts, whole=self.until is None)
-            self.world.broadcast(lambda: (torch.get_num_threads(), found))
-            if found is None:
-                prepared = self._prepare()
-                self.folder.discard()
-                log.warning("%s has no checkpoint; starting from the beginning", self.folder.path)
-                return (yield from self._from_the_beginning(*prepared))
-            train, examiner = self._open_images()
-            refuse_other_exam(self.folder, examiner)
-            with contents_of(found.path, "remove it to resume from the one before"):
-                learner = self._restore_learner(found, train)
-                self.folder.journal.rewind(found.meta["journal"])
-                record_resume(self.folder.machine, learner.backend, versions_of(self.plan.settings))
-                return (yield from self._run_phases(learner, train, examiner))
-
-    def _threads_to_resume_with(self) -> int:
-        try:
-            with needed_to_resume():
-                return threads_to_resume_with(self.folder.machine)
-        except Damaged:
-            if self.restarts:  # then the file is written anew
-                return torch.get_num_threads()
-            raise
-
-    def rewrite_model(self) -> None:
-        """Write the final model of a finished run again, from its last checkpoint."""
-        with self._open_folder():
-            found = self.folder.newest_checkpoint()
-            if found is None or len(found.meta["exams"]) < len(self.plan.stream):
-                raise Damaged(
-                    f"{self.folder.path} has no checkpoint of its last phase any more; restore it from a copy"
-                )
-            with contents_of(found.path):
-                self._write_model(self._restore_learner(found, self.plan.training_images()))
-
-    def describe(self) -> dict[str, Any]:
-        """What the folder says it holds."""
-        return {**self.plan.as_json(), **({"runner": self.runner} if self.runner != Run.runner else {})}
-
-    def refuse_other(self) -> None:
-        """Refuse a folder in which another run was started, also one of the same data with other exam images.
-
-        Those are only read where the data lie at another path now.
-        """
-        self.folder.refuse_other(self.describe())
-        recipe, saved = self.plan.recipe, store.read_json(self.folder.recipe)["recipe"]
-        if recipe.exam == "test" and saved.get("data") != recipe.data:
-            refuse_other_exam(self.folder, Examiner(self.plan.source.test(), self.plan.stream))
+        with self._open_folder(), as_many_threads(self._threads()):
+            opened = self._restore()
+            return (yield from self._run_phases(*opened))
 
     def state(self) -> str:
         """Whether its folder is `new`, or holds this run, `begun` or `finished`; what holds something else is refused.
@@ -152,13 +110,35 @@ class Run:
             self.refuse_other()
         return "finished" if self.folder.finished else "begun"
 
+    def refuse_other(self) -> None:
+        """Refuse a folder in which another run was started, also one of the same data with other exam images.
+
+        Those are only read where the data lie at another path now.
+        """
+        if difference := self.folder.difference(RunDescription(**self._description())):
+            raise UserError(f"{self.folder.path} holds another run ({difference}); choose another --out")
+        if self.plan.recipe.exam == "test" and self.folder.description().recipe["data"] != self.plan.recipe.data:
+            refuse_other_exam(self.folder, Examiner(self.plan.source.test(), self.plan.stream))
+
     def _refuse_begun(self) -> None:
-        """Refuse to start where this run was started before."""
-        path, state = self.folder.path, self.state()
-        if state == "finished":
-            raise UserError(f"{path} holds this run, finished: {self.folder.result}; give another folder to run again")
-        if state == "begun":
-            raise UserError(f"{path} holds this run, unfinished; continue with resume(), or 'poise resume {path}'")
+        path = self.folder.path
+        match self.state():
+            case "finished":
+                raise UserError(f"{path} holds this run, finished: {self.folder.result}; give another folder")
+            case "begun":
+                raise UserError(f"{path} holds this run, unfinished; continue with resume(), or 'poise resume {path}'")
+
+    def rewrite_model(self) -> None:
+        """Write the final model of a finished run again, from its last checkpoint."""
+        with self._open_folder():
+            found = self.folder.newest_checkpoint()
+            if found is None or len(found.meta.exams) < len(self.plan.stream):
+                raise Damaged(
+                    f"{self.folder.path} has no checkpoint of its last phase any more; restore it from a copy"
+                )
+            self._write_model(self._restored(found, self.plan.training_images()))
+
+    # Beginning and resuming -------------------------------------------------------------------------------------
 
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
@@ -177,16 +157,19 @@ class Run:
                     "or start again with a smaller batch or image_size"
                 ) from error
 
-    def _prepare(self) -> tuple[Learner, ImageSet, Examiner]:
+    def _prepare(self) -> Opened:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
-        learner = self.plan.new_learner(self.executor)
-        self.plan.settings.kind.check_first_phase(len(self.plan.stream[0]))
+        settings, recipe = self.plan.settings, self.plan.recipe
+        settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, examiner = self._open_images()
-        info = named_info(self.plan.settings.net, self.plan.settings.seed)
+        info = named_info(settings.net, settings.seed)
         if info is not None:
             info.check(train.shape)
-        if self.plan.recipe.start is not None:
-            learner = self._start_from(Path(self.plan.recipe.start), train)
+        if recipe.start is None:
+            learner = self.plan.new_learner(self.executor)
+        else:
+            state = read_start(Path(recipe.start), settings, self.plan.identity(), images_by_origin(train))
+            learner = self.plan.restored_learner(state, self.executor)
         self.world.wait()  # all ranks found their part in order
         return learner, train, examiner
 
@@ -194,20 +177,77 @@ class Run:
         train, exam = self.plan.images()
         return train, Examiner(exam, self.plan.stream)
 
-    def _from_the_beginning(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
-        machine = describe_machine(self.folder.path, learner.backend, versions_of(self.plan.settings))
-        self.folder.write_json(self.folder.machine, machine)
+    def _description(self) -> dict[str, Any]:
+        return {**self.plan.as_json(), **({"runner": self.runner} if self.runner != Run.runner else {})}
+
+    def _describe(self, learner: Learner, train: ImageSet, examiner: Examiner) -> None:
+        """Write down what is run, and where."""
+        start = self.plan.recipe.start
         described = {
-            **self.describe(),
-            **self._start_fingerprint(),
+            **self._description(),
+            **({START_FINGERPRINT: RunFolder(start).phase_0_fingerprint()} if start is not None else {}),
             "exam_images": examiner.fingerprint,
             "class_names": list(self.plan.source.class_names),
             "space": describe_space(learner),
             **known_pretraining(learner),
         }
-        self.folder.write_json(self.folder.recipe, described)
-        self._pinned = pin(self.plan, described)
-        return (yield from self._run_phases(learner, train, examiner))
+        describe_machine(self.folder.path, learner.backend, versions_of(self.plan.settings)).write(self.folder.machine)
+        store.write_json(self.folder.recipe, described)
+        self._pinned = self._pin(described)
+
+    def _pin(self, described: Mapping[str, Any]) -> dict[str, str]:
+        """A digest of everything that must not change until a resume, by the name of its key."""
+        recipe = self.plan.recipe.as_json()
+        values = {key: recipe[key] for key in Recipe.model_fields if key not in _FREE}
+        values |= {key: described.get(key) for key in _DESCRIBED}
+        return {key: store.digest_of(value) for key, value in values.items()}
+
+    def _threads(self) -> int:
+        """As many threads as this run computes with, once it is resumed."""
+        if not self.folder.exists:
+            raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
+        try:
+            return Machine.read(self.folder.machine).threads_to_resume_with
+        except Damaged as error:
+            if self.restarts:  # then the file is written anew
+                return torch.get_num_threads()
+            raise Damaged(f"{error}, or start the run again in another folder") from error
+
+    def _restore(self) -> Opened:
+        """The learner as the newest good checkpoint has it; a new one where there is none."""
+        path, runner = self.folder.path, self.folder.description().runner
+        if runner != self.runner:
+            raise UserError(f"{path} is the folder of another runner ({runner}); use 'poise resume' for it")
+        try:
+            found = self.folder.newest_checkpoint()
+        except Damaged:
+            if not self.restarts:
+                raise
+            found = None
+        self.world.broadcast(lambda: (torch.get_num_threads(), found))
+        if found is None:
+            prepared = self._prepare()
+            self.folder.discard()
+            log.warning("%s has no checkpoint; starting from the beginning", path)
+            self._describe(*prepared)
+            return prepared
+        train, examiner = self._open_images()
+        refuse_other_exam(self.folder, examiner)
+        learner = self._restored(found, train)
+        self.folder.journal.rewind(found.meta.journal)
+        record_resume(self.folder.machine, learner.backend, versions_of(self.plan.settings))
+        return learner, train, examiner
+
+    def _restored(self, found: Checkpoint, train: ImageSet) -> Learner:
+        self._pinned = self._pin({**store.read_json(self.folder.recipe), **self._description()})
+        if changed := [key for key, digest in found.meta.pinned.items() if self._pinned.get(key) != digest]:
+            raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
+        with reading(found.path, "remove it to resume from the one before"):
+            self.findings = Findings.from_json(found.meta)
+            state = LearnerState.from_tensors(found.tensors, found.meta.learner, lookup=images_by_origin(train))
+        return self.plan.restored_learner(state, self.executor)
+
+    # The loop ---------------------------------------------------------------------------------------------------
 
     def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         self._mark, work = time.monotonic(), self.plan.work(train)
@@ -217,7 +257,7 @@ class Run:
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
             self._end_phase(learner, phase, examiner)
-            if phase + 1 < len(self.plan.stream) and self._is_asked_to_stop():
+            if phase + 1 < len(self.plan.stream) and self.stop.agree(self.world):
                 self._leave()
         return self._finish(learner) if self.until is None else {}
 
@@ -249,13 +289,15 @@ class Run:
                 event = next(events, None)
             self.findings.seconds["policy" if _is_about_trials(event) else "train"] += time.monotonic() - began
             if event is None:
-                return self._check_ranks(learner)
-            self._show(event)
+                break
+            self._tell(event)
             self._leave_if_asked(learner)
             if clock.is_due(event):
                 self._checkpoint(learner)
                 clock.restart()
             yield isinstance(event, Progress)
+        if self.world.joined:  # all ranks must have learned the same
+            self.world.refuse_unequal(learner.state().tensors(images=False)[0])
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
         """Examine what was learned, and write it down."""
@@ -268,7 +310,7 @@ class Run:
             self.findings.seconds[SECONDS_PHASE_0] = self.findings.seconds["total"]
         self._checkpoint(learner)
 
-    def _show(self, event: Event) -> None:
+    def _tell(self, event: Event) -> None:
         if event.kept:
             self.folder.journal.append(event.as_json())
         for observer in self.observers:
@@ -279,35 +321,31 @@ class Run:
         self.folder.journal.append(exam.as_json())
         if exam.phase == 0:
             tensors, meta = learner.state().tensors(images=False)
-            store.write_tensors(
-                self.folder.phase_0, tensors, {"learner": meta, "identity": self.plan.identity()}, kind="phase 0"
-            )
+            phase_0 = {"learner": meta, "identity": self.plan.identity()}
+            store.write_tensors(self.folder.phase_0, tensors, phase_0, kind="phase 0")
         for observer in self.observers:
             observer.exam(exam)
 
     def _checkpoint(self, learner: Learner) -> None:
         tensors, meta = learner.state().tensors(images=False)
         self._count_total()
-        run = {
-            "learner": meta,
+        journal = self.folder.journal
+        written = CheckpointMeta(
+            learner=meta,
             **self.findings.as_json(),
-            "journal": self.folder.journal.position(),
-            "journal_digest": self.folder.journal.digest(),
-            "pinned": self._pinned,
-        }
-        self.folder.write_checkpoint(tensors, run)
+            journal=journal.position(),
+            journal_digest=journal.digest(),
+            pinned=self._pinned,
+        )
+        self.folder.write_checkpoint(tensors, written)
 
     def _count_total(self) -> None:
         mark, self._mark = self._mark, time.monotonic()
         self.findings.seconds["total"] += self._mark - mark
 
-    def _is_asked_to_stop(self) -> bool:
-        """Whether a signal asks for it: all ranks stop after the same event, whichever heard it."""
-        return self.stop.agree(self.world)
-
     def _leave_if_asked(self, learner: Learner) -> None:
-        """Stop after a checkpoint, if a signal asks for it."""
-        if self._is_asked_to_stop():
+        """Stop after a checkpoint, if a signal asks for it: all ranks after the same event, whichever heard it."""
+        if self.stop.agree(self.world):
             self._checkpoint(learner)
             self._leave()
 
@@ -316,38 +354,11 @@ class Run:
         how = "the same command goes on" if self.world.joined else alone
         raise self.stop.interruption(f"interrupted; {how}")
 
-    def _refuse_other_runner(self) -> None:
-        found = runner_of(self.folder)
-        if found != self.runner:
-            raise UserError(f"{self.folder.path} is the folder of another runner ({found}); use 'poise resume' for it")
-
-    def _restore_learner(self, found: Checkpoint, train: ImageSet) -> Learner:
-        meta = found.meta
-        self._pinned = pin(self.plan, {**store.read_json(self.folder.recipe), **self.describe()})
-        refuse_changed(self.folder, changed_keys(meta.get("pinned", {}), self._pinned))
-        state = LearnerState.from_tensors(found.tensors, meta["learner"], lookup=images_by_origin(train))
-        refuse_changed(self.folder, differing_keys(state.settings, self.plan.settings))
-        check_progress(state.knowledge, len(meta["exams"]), self.plan.stream)
-        self.findings = Findings.from_json(meta)
-        return self.plan.restored_learner(state, self.executor)
-
-    def _start_from(self, path: Path, train: ImageSet) -> Learner:
-        """A learner with the state after phase 0 of another run of the same data, order and seed."""
-        settings = self.plan.settings
-        state = read_start(path, settings, self.plan.identity(), images_by_origin(train))
-        with contents_of(RunFolder(path).phase_0, "give another start"):
-            return self.plan.restored_learner(state.started_with(settings), self.executor)
-
-    def _start_fingerprint(self) -> dict[str, Any]:
-        """What the phase 0 that it starts from is recognised by, should that lie elsewhere one day."""
-        start = self.plan.recipe.start
-        return {} if start is None else {START_FINGERPRINT: RunFolder(Path(start)).phase_0_fingerprint()}
-
     def _finish(self, learner: Learner) -> dict[str, Any]:
         self._write_model(learner)
         self._count_total()
         result = self._result(learner)
-        self.folder.write_json(self.folder.result, result, digest=True)
+        store.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
         for observer in self.observers:
             observer.end(result)
@@ -360,11 +371,6 @@ class Run:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
         save_state(named, self.folder.model, memory=False)
 
-    def _check_ranks(self, learner: Learner) -> None:
-        """All ranks must have learned the same."""
-        if self.world.joined:
-            self.world.refuse_unequal(learner.state().tensors(images=False)[0])
-
 
 def complete(folder: RunFolder) -> None:
     """Write what a run that was killed after its result had no time to write: that it is finished, and when.
@@ -372,10 +378,9 @@ def complete(folder: RunFolder) -> None:
     The result stands without it: where it cannot be written, that is said and no more.
     """
     try:
-        with folder.writing():
-            if store.read_json(folder.machine).get("finished") is None:
-                with folder.locked():
-                    record_end(folder.machine, folder.result.stat().st_mtime)
+        if Machine.read(folder.machine).finished is None:
+            with folder.locked(), folder.writing():
+                record_end(folder.machine, folder.result.stat().st_mtime)
     except PoiseError as error:
         log.warning("%s", error)
 
@@ -385,11 +390,6 @@ def _is_about_trials(event: Event | None) -> bool:
     if isinstance(event, Progress):
         return event.what not in ("training", "augmentation")
     return isinstance(event, TrialDone | TuningDone)
-
-
-def runner_of(folder: RunFolder) -> str:
-    """What this folder must be resumed with: `run`, or `audit`."""
-    return str(store.read_json(folder.recipe).get("runner", Run.runner))
 
 
 def _run_to_end(going: Running) -> dict[str, Any]:
