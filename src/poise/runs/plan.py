@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from poise import store
 from poise.data import (
     STRONGER,
     Augmentation,
