@@ -1,8 +1,9 @@
-"""Networks of other libraries, recognised by their attributes, make known features of images."""
+"""Networks of other libraries, and functions of one's own, make known features of images; what is wrong is one line."""
 
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,32 +13,49 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from poise import Augmentation, Learner, Preprocessing, UserError
-from poise.nets import Adapted, NetInfo, adapt, net_info
+from poise import Augmentation, Learner, Preprocessing, UserError, store
+from poise.nets import Adapted, NetInfo, adapt, build_net, check_backbone, net_info
+from poise.runs import Run, RunFolder, load_recipe, make_plan
+from poise.testing import check_resuming
 
-from .conventions import (
+from . import libraries
+from .libraries import (
     MEAN,
     STD,
     Clip,
-    ImageClassifier,
-    ImageProcessor,
-    OldTimmNet,
     Stem,
+    TimmMaps,
     TimmNet,
     TorchvisionNet,
     VisionTransformer,
-    Weights,
     known_features,
     timm_config,
 )
 
+SETTINGS: dict[str, Any] = {"policy": "fixed", "epochs": 1, "memory": 2, "batch": 4, "device": "cpu"}
 HEADS = {
     "fc": nn.Linear(4, 10),
-    "_fc": nn.Linear(4, 10),
     "classifier": nn.Sequential(nn.Dropout(0.2), nn.Linear(4, 10)),
     "heads": nn.Sequential(nn.Linear(4, 10)),
-    "head": nn.Linear(4, 10),
 }
+FILE = """
+import torch
+from torch import nn
+from neighbour import WIDTH
+from poise.nets import adapt
+
+def make():
+    return nn.Sequential(nn.Conv2d(3, WIDTH, 3, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+def own():
+    return adapt(make(), mean=(0.1, 0.2, 0.3), std=(0.4, 0.5, 0.6), pretrained_on="my photos")
+
+def number():
+    return 3
+
+def broken():
+    raise RuntimeError("no weights\\nhere")
+"""
 
 
 @pytest.fixture
@@ -45,8 +63,37 @@ def images() -> Tensor:
     return torch.from_numpy(np.random.default_rng(0).normal(size=(3, 3, 64, 64)).astype(np.float32))
 
 
+@pytest.fixture
+def packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The libraries are installed."""
+    for name, module in libraries.modules().items():
+        monkeypatch.setitem(sys.modules, name, module)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A file with functions that make networks, and a neighbour that it imports."""
+    (tmp_path / "neighbour.py").write_text("WIDTH = 6\n", encoding="utf-8")
+    path = tmp_path / "my nets+.py"
+    path.write_text(FILE, encoding="utf-8")
+    return path
+
+
 def plain(features: nn.Module | None = None) -> nn.Module:
     return nn.Sequential(features or Stem(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+def built(word: str) -> Adapted:
+    found = build_net(word, "lucir", 3, 0)
+    assert isinstance(found, Adapted)
+    return found
+
+
+def some_images(
+    count: int = 8, *, channels: int = 3, side: int = 64
+) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Any]:
+    pixels = np.random.default_rng(1).integers(0, 256, (count, side, side, channels), dtype=np.uint8)
+    return pixels, np.arange(count) % 2
 
 
 def assert_known(net: Adapted, images: Tensor, times: float = 1.0) -> None:
@@ -55,73 +102,79 @@ def assert_known(net: Adapted, images: Tensor, times: float = 1.0) -> None:
     assert net.width == 4
 
 
-class TestConventions:
-    @pytest.mark.parametrize("kind", [TimmNet, OldTimmNet])
-    def test_timm(self, kind: type[TimmNet], images: Tensor) -> None:
-        given = kind()
-        found = adapt(given)
-        assert_known(found, images)
-        assert given(images).shape == (3, 10)  # the given module is as it was
-        assert (found.info.mean, found.info.std) == (MEAN, STD)
-        assert (found.info.channels, found.info.size, found.info.fixed) == (3, (64, 64), False)
-        assert found.info.pretrained_on == "ImageNet-1k"
+class TestLibraries:
+    @pytest.mark.usefixtures("packages")
+    @pytest.mark.parametrize(
+        ("word", "times", "info"),
+        [
+            ("timm:tiny", 1, NetInfo(MEAN, STD, 3, (64, 64), pretrained_on="a1_in1k")),
+            ("torchvision:resnet", 1, NetInfo(MEAN, STD, 3, (64, 64), pretrained_on="IMAGENET1K_V1")),
+            ("transformers:some/vit", 2, NetInfo(MEAN, STD, 3, (64, 64), fixed=True, pretrained_on="some/vit")),
+            ("open_clip:ViT-B-32:laion", 1, NetInfo(MEAN, STD, 3, (64, 64), pretrained_on="laion")),
+        ],
+    )
+    def test_by_a_word(self, word: str, times: float, info: NetInfo, images: Tensor) -> None:
+        check_backbone(word, "lucir")
+        found = built(word)
+        assert_known(found, images, times)
+        assert found.info == NetInfo(**{**vars(info), "word": word})
+        frozen = built(f"{word}/frozen")
+        assert not frozen.training
+        assert not any(parameter.requires_grad for parameter in frozen.parameters())
+        assert all(parameter.requires_grad for parameter in built(f"{word}/trainable").parameters())
 
-    def test_timm_says_which_sizes_it_takes_and_may_keep_its_configuration_as_an_object(self) -> None:
-        config = SimpleNamespace(**timm_config(fixed_input_size=True, min_input_size=(3, 48, 48), tag="in21k_ft_in1k"))
+    def test_a_module_of_timm_loses_its_classifier(self, images: Tensor) -> None:
+        given = TimmNet()
+        assert_known(adapt(given), images)
+        assert given(images).shape == (3, 10)  # the given module is as it was
+        config = SimpleNamespace(**timm_config(fixed_input_size=True, min_input_size=(3, 48, 48)))
         info = adapt(TimmNet(config)).info
         assert (info.fixed, info.least, info.image_size) == (True, 48, 64)
-        assert info.pretrained_on == "ImageNet-21k, then ImageNet-1k"
 
     @pytest.mark.parametrize("name", HEADS)
-    def test_torchvision(self, name: str, images: Tensor) -> None:
-        found = adapt(TorchvisionNet(name, copy.deepcopy(HEADS[name])), preprocess=Weights.DEFAULT)
+    def test_a_module_of_torchvision_loses_its_last_layer(self, name: str, images: Tensor) -> None:
+        found = adapt(TorchvisionNet(name, copy.deepcopy(HEADS[name])), mean=MEAN, std=STD, size=64)
         assert_known(found, images)
         assert (found.info.mean, found.info.std, found.info.size) == (MEAN, STD, (64, 64))
-        assert found.info.pretrained_on == "ImageNet-1k"
-        assert not any(isinstance(module, nn.Linear) for module in found.modules())
-
-    def test_of_several_layers_in_a_classifier_only_the_last_is_taken_off(self) -> None:
         head = nn.Sequential(nn.Linear(4, 7), nn.ReLU(), nn.Dropout(), nn.Linear(7, 10))
         assert adapt(TorchvisionNet("classifier", head)).width == 7
 
-    def test_transformers(self, images: Tensor) -> None:
-        found = adapt(VisionTransformer(nn.Identity()), preprocess=ImageProcessor())
-        assert_known(found, images, 2.0)  # the pooled class token
-        assert found.info == NetInfo(MEAN, STD, 3, (64, 64), fixed=True, pretrained_on="ImageNet-21k")
+    def test_a_module_of_transformers_gives_its_pooled_output_unless_a_layer_learned_it(self, images: Tensor) -> None:
+        assert_known(adapt(VisionTransformer(nn.Identity())), images, 2.0)  # the pooled class token
         untrained = nn.Sequential(nn.Linear(4, 4), nn.Tanh())
         assert_known(adapt(VisionTransformer(untrained)), images, 2.0)  # the token itself
         assert_known(adapt(VisionTransformer(class_token=False)), images)  # a grid of patches: their mean
-        assert_known(adapt(ImageClassifier(VisionTransformer())), images, 2.0)
 
-    def test_an_image_processor_that_does_not_normalise(self) -> None:
-        info = adapt(VisionTransformer(), preprocess=SimpleNamespace(do_normalize=False)).info
-        assert (info.mean, info.std) == ((0.0,) * 3, (1.0,) * 3)
-
-    def test_open_clip(self, images: Tensor) -> None:
+    def test_a_module_of_open_clip_is_its_image_tower(self, images: Tensor) -> None:
         found = adapt(Clip())
         assert_known(found, images)
-        assert (found.info.mean, found.info.std, found.info.size) == (MEAN, STD, (64, 64))
-        assert len(list(found.parameters())) == 1  # without the tower for texts
+        assert len(list(found.parameters())) == 1
 
-    def test_a_plain_module_with_constants_of_its_own(self, images: Tensor) -> None:
-        net = plain()
-        net.mean, net.std, net.pretrained_on = MEAN, STD, "photos"  # type: ignore[assignment]
-        found = adapt(net)
+    @pytest.mark.parametrize(
+        ("module", "word"),
+        [(TimmNet(), "timm:NAME"), (TimmMaps(), "timm:NAME"), (TorchvisionNet("fc", HEADS["fc"]), "torchvision:NAME")],
+    )
+    def test_a_raw_one_is_refused_and_told_how(self, module: nn.Module, word: str) -> None:
+        with pytest.raises(UserError, match=rf"'{word}'.*adapt\(module, mean=…, std=…, size=…\)") as raised:
+            Learner(net=module, **SETTINGS).partial_fit(*some_images())
+        assert "\n" not in str(raised.value)
+
+
+class TestModules:
+    def test_ones_own_with_constants(self, images: Tensor) -> None:
+        found = adapt(plain(), mean=MEAN, std=STD, pretrained_on="photos")
         assert_known(found, images)
         assert found.info == NetInfo(MEAN, STD, 3, pretrained_on="photos")
         assert_known(adapt(nn.Sequential(Stem())), images)  # maps are averaged
         assert adapt(plain(Stem(1))).info == NetInfo(channels=1)
 
-    def test_a_module_that_normalises_by_its_own_buffers_is_left_alone(self) -> None:
-        net = plain()
-        for name in ("mean", "std"):
-            net.register_buffer(name, torch.ones(1, 3, 1, 1))
-        assert adapt(net).info.mean is None
-
+    @pytest.mark.usefixtures("packages")
     def test_what_is_given_wins(self) -> None:
-        given = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation())
-        info = adapt(TimmNet(), preprocess=given, size=32, pretrained_on="nothing").info
-        assert (info.mean, info.std, info.size, info.pretrained_on) == ((0.5,) * 3, (0.25,) * 3, (32, 32), "nothing")
+        for net in (TimmNet(), "timm:tiny"):
+            info = adapt(net, mean=[0.5] * 3, std=[0.25] * 3, size=32, pretrained_on="nothing").info
+            assert (info.mean, info.std, info.size) == ((0.5,) * 3, (0.25,) * 3, (32, 32))
+            assert info.pretrained_on == "nothing"
+        assert built("timm:tiny").info.mean == MEAN  # another copy
 
     def test_frozen_and_in_eval_mode_if_asked(self) -> None:
         given = TimmNet()
@@ -129,23 +182,24 @@ class TestConventions:
         assert not adapt(given, frozen=True).training
         assert all(parameter.requires_grad for parameter in (*given.parameters(), *adapt(given).parameters()))
 
+    def test_a_network_inside_another_is_found(self) -> None:
+        inner = adapt(TimmNet())
+        assert net_info(nn.Sequential(nn.Identity(), inner)) is inner.info
+        assert net_info(plain()) is None
+        assert net_info(build_net("small", "lucir", 3, 0)) is None
 
-class TestRefused:
     @pytest.mark.parametrize(
         ("given", "options", "line"),
         [
             (nn.Linear(5, 2), {}, r"Linear does not map images \[1, 3, 224, 224\] to features \[1, width\]"),
-            (nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), {"size": 8}, r"\[1, 3, 8, 8\].*size=…, channels=…"),
+            (nn.Sequential(nn.Flatten(), nn.Linear(3, 2)), {"size": 8}, r"\[1, 3, 8, 8\].*adapt\(net, size=…\)"),
             (nn.Sequential(Stem(), nn.Flatten(0)), {}, r"it returns \[\d+\]"),
-            (plain(), {"preprocess": {"mean": [0.5]}}, "has no mean and std"),
-            (plain(), {"preprocess": {"mean": "grey", "std": [1]}}, "not one number for each channel"),
-            (plain(), {"preprocess": {"mean": [0.5], "std": [0.5] * 3}}, "must have one number for each channel"),
-            (plain(), {"preprocess": {"mean": [0.5] * 3, "std": [0] * 3}}, r"std \(0.0, 0.0, 0.0\) above 0"),
+            (TimmMaps(), {}, "without features_only"),
+            (plain(), {"mean": [0.5]}, "mean and std go together"),
+            (plain(), {"mean": [0.5], "std": [0.5] * 3}, "must have one number for each channel"),
+            (plain(), {"mean": [0.5] * 3, "std": [0] * 3}, r"std \(0.0, 0.0, 0.0\) above 0"),
             (plain(), {"size": (32, 32)}, r"size=\(32, 32\) must be a whole number, at least 1"),
-            (plain(), {"size": 0}, "size=0 must be a whole number, at least 1"),
-            (plain(), {"channels": "three"}, "channels='three' must be a whole number, at least 1"),
-            (plain(), {"pretrained_on": 3}, "pretrained_on=3 must be a name"),
-            (TimmNet, {}, "a class of your own must be made first"),
+            (nn.Linear, {}, "is neither a word nor a module"),
         ],
     )
     def test_what_cannot_be_adapted_is_one_line(self, given: Any, options: dict[str, Any], line: str) -> None:
@@ -153,36 +207,102 @@ class TestRefused:
             adapt(given, **options)
         assert "\n" not in str(raised.value)
 
+
+class TestWords:
+    @pytest.mark.usefixtures("packages")
     @pytest.mark.parametrize(
-        ("config", "shape", "line"),
+        ("word", "line"),
         [
-            ({"fixed_input_size": True}, (4, 32, 32, 3), "64×64 pixels, yours are 32×32|expected 64×64"),
-            ({"min_input_size": (3, 48, 48)}, (4, 32, 32, 3), "at least 48×48 pixels, yours are 32×32"),
+            ("zoo:net", "known are timm:NAME, torchvision:NAME"),
+            ("timm:large", "could not be made .RuntimeError: Unknown model"),
+            ("open_clip:ViT-B-32", "use open_clip:NAME:WEIGHTS"),
+            ("efficientnet-lite", "did you mean 'efficientnet-lite0'"),
+            ("FILE:absent", "has no function 'absent'"),
+            ("FILE:number", "'number' returns int, it must return a torch module"),
+            ("FILE:broken", "could not be made .RuntimeError: no weights here"),
+            ("absent.py:make", r"cannot be read \(No such file"),
         ],
     )
-    def test_images_that_are_too_small(self, config: dict[str, Any], shape: tuple[int, ...], line: str) -> None:
-        learner = Learner(net=adapt(TimmNet(timm_config(**config))), policy="fixed", epochs=1)
-        with pytest.raises(UserError, match=line):
-            learner.partial_fit(np.zeros(shape, dtype=np.uint8), [0, 0, 1, 1])
+    def test_what_is_missing_is_one_line(self, word: str, line: str, file: Path) -> None:
+        with pytest.raises(UserError, match=line) as raised:
+            Learner(net=word.replace("FILE", str(file)), **SETTINGS).partial_fit(*some_images())
+        assert "\n" not in str(raised.value)
 
-    def test_colours_for_a_net_that_takes_grey(self) -> None:
-        learner = Learner(net=adapt(plain(Stem(1))), policy="fixed", epochs=1)
-        with pytest.raises(UserError, match="1 channels, yours have 3"):
-            learner.partial_fit(np.zeros((4, 8, 8, 3), dtype=np.uint8), [0, 0, 1, 1])
+    def test_a_library_that_is_not_installed_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+        with pytest.raises(UserError, match="there is no package 'timm' here; install it"):
+            Learner(net="timm:tiny", **SETTINGS).partial_fit(*some_images())
 
+    def test_first_values_are_drawn_by_the_seed_and_nothing_else(self, file: Path) -> None:
+        def weights(seed: int) -> Tensor:
+            return next(build_net(f"{file}:make", "", 3, seed).parameters())
 
-def some_images(count: int, *, channels: int = 3, side: int = 64) -> tuple[np.ndarray[Any, np.dtype[np.uint8]], Any]:
-    pixels = np.random.default_rng(1).integers(0, 256, (count, side, side, channels), dtype=np.uint8)
-    return pixels, np.arange(count) % 2
+        state = torch.get_rng_state()
+        first = weights(0)
+        assert torch.equal(torch.get_rng_state(), state)
+        torch.rand(1)
+        assert not torch.equal(first, weights(1))
+        assert not torch.equal(first, weights(2))  # which leaves the first one out of the cache
+        assert torch.equal(first, weights(0))
+        assert str(file.parent) not in sys.path
 
+    def test_the_word_is_saved_and_the_network_made_again(
+        self, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        pixels, labels = some_images()
+        monkeypatch.chdir(file.parent)
+        learner = Learner("lucir", net=f"{file.name}:own", **SETTINGS).partial_fit(pixels, labels)
+        learner.save(tmp_path / "one")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        loaded = Learner.load(tmp_path / "one", device="cpu")
+        assert loaded.net_info == learner.net_info
+        assert loaded.net_info is not None
+        assert loaded.net_info.pretrained_on == "my photos"
+        for each, name in ((learner, "whole"), (loaded, "loaded")):
+            each.partial_fit(pixels[::-1].copy(), labels + 2).save(tmp_path / name)
+        assert (tmp_path / "whole").read_bytes() == (tmp_path / "loaded").read_bytes()
 
-SETTINGS: dict[str, Any] = {"policy": "fixed", "epochs": 1, "memory": 2, "batch": 4, "device": "cpu"}
+    @pytest.mark.usefixtures("packages")
+    def test_a_library_is_not_asked_for_weights_that_the_file_has(self, tmp_path: Path) -> None:
+        learner = Learner("icarl", net="timm:tiny", **SETTINGS).partial_fit(*some_images())
+        learner.save(tmp_path / "one")
+        libraries.calls.clear()
+        loaded = Learner.load(tmp_path / "one", device="cpu")
+        assert not any(libraries.calls)
+        np.testing.assert_array_equal(loaded.predict_proba(some_images()[0]), learner.predict_proba(some_images()[0]))
+        assert loaded.net_info == learner.net_info
+
+    def test_of_a_lost_file_the_module_itself_helps(self, file: Path, tmp_path: Path) -> None:
+        """Grey images are repeated for it, as when the word made it."""
+        images, labels = some_images(channels=1)
+        learner = Learner("icarl", net=f"{file}:own", **SETTINGS).partial_fit(images, labels)
+        learner.save(tmp_path / "one")
+        net = built(f"{file}:own").body
+        file.unlink()
+        with pytest.raises(UserError, match="restore it, or give the module itself: net=…"):
+            Learner.load(tmp_path / "one")
+        loaded = Learner.load(tmp_path / "one", net=net, device="cpu")
+        np.testing.assert_array_equal(loaded.predict_proba(images), learner.predict_proba(images))
+
+    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(self, file: Path) -> None:
+        check_resuming(lambda: Learner("lucir", net=f"{file}:own", **SETTINGS), *some_images())
+
+    def test_a_run_takes_a_word_and_records_what_the_network_was_trained_on(self, file: Path, tmp_path: Path) -> None:
+        words = [f"net={file}:own", "groups=[2,1,1]", "epochs=1", "batch=64"]
+        plan = make_plan("digits/lucir", load_recipe("digits/lucir", words))
+        Run(plan, RunFolder(tmp_path / "run")).start()
+        assert store.read_json(tmp_path / "run" / "result.json")["pretrained_on"] == "my photos"
+        model = Learner.load(tmp_path / "run" / "model.safetensors")
+        assert model.preprocessing_ is not None
+        assert model.preprocessing_.mean == MEAN  # the network's, not those of the digits
+        assert not model.preprocessing_.augmentation.flip  # which is the digits'
 
 
 class TestLearner:
     @pytest.mark.parametrize("channels", [1, 3])
     def test_the_nets_own_constants_are_used(self, channels: int) -> None:
-        pixels, labels = some_images(8, channels=channels)
+        pixels, labels = some_images(channels=channels)
         learner = Learner("icarl", net=adapt(TimmNet(), frozen=True), **SETTINGS).partial_fit(pixels, labels)
         assert learner.preprocessing_ is not None
         assert learner.model is not None
@@ -196,65 +316,32 @@ class TestLearner:
     def test_but_not_instead_of_those_that_are_given(self) -> None:
         own = Preprocessing((0.5,) * 3, (0.5,) * 3, Augmentation(pad=0, flip=False))
         learner = Learner("icarl", net=adapt(TimmNet()), preprocessing=own, **SETTINGS)
-        assert learner.partial_fit(*some_images(8)).preprocessing == own
-        augmented = Learner("icarl", net=adapt(TimmNet()), augmentation=Augmentation(pad=2, flip=False), **SETTINGS)
-        augmented.partial_fit(*some_images(8))
-        assert augmented.preprocessing == Preprocessing(MEAN, STD, Augmentation(pad=2, flip=False))
+        assert learner.partial_fit(*some_images()).preprocessing_ == own
 
-    def test_a_net_without_constants_has_them_measured(self) -> None:
-        pixels, labels = some_images(8)
-        bare, adapted = (Learner("icarl", net=net, **SETTINGS) for net in (plain(), adapt(plain())))
-        assert bare.partial_fit(pixels, labels).preprocessing == adapted.partial_fit(pixels, labels).preprocessing
-
-    def test_constants_for_other_channels_are_refused(self) -> None:
-        own = Preprocessing((0.5,) * 3, (0.5,) * 3, Augmentation())
-        with pytest.raises(UserError, match="3 means, but images have 1 channel"):
-            Learner("icarl", net="small", preprocessing=own, **SETTINGS).partial_fit(*some_images(8, channels=1))
-
-    def test_files_are_scaled_to_the_only_size_that_a_net_takes(self, tmp_path: Path) -> None:
-        from PIL import Image
-
-        paths = [tmp_path / f"{number}.png" for number in range(4)]
-        for path in paths:
-            Image.fromarray(some_images(1, side=40)[0][0]).save(path)
-        learner = Learner("icarl", net=adapt(VisionTransformer()), **SETTINGS)
-        assert learner.partial_fit(paths, [0, 0, 1, 1]).shape_ == (3, 64, 64)
+    @pytest.mark.parametrize(
+        ("net", "shape", "line"),
+        [
+            (adapt(TimmNet(timm_config(fixed_input_size=True))), (4, 32, 32, 3), "64×64 pixels, yours are 32×32|64×64"),
+            (adapt(TimmNet(timm_config(min_input_size=(3, 48, 48)))), (4, 32, 32, 3), "at least 48×48 pixels, yours"),
+            (adapt(plain(Stem(1))), (4, 8, 8, 3), "1 channels, yours have 3"),
+        ],
+    )
+    def test_images_that_it_cannot_take_are_one_line(self, net: Adapted, shape: tuple[int, ...], line: str) -> None:
+        with pytest.raises(UserError, match=line):
+            Learner(net=net, policy="fixed", epochs=1).partial_fit(np.zeros(shape, dtype=np.uint8), [0, 0, 1, 1])
 
     def test_much_smaller_images_are_said_aloud(self, caplog: pytest.LogCaptureFixture) -> None:
         Learner("icarl", net=adapt(TimmNet()), **SETTINGS).partial_fit(*some_images(4, side=16))
         assert "images of 16 pixels are small for this net, which was trained with 64" in caplog.text
-        caplog.clear()
-        Learner("icarl", net=adapt(TimmNet()), **SETTINGS).partial_fit(*some_images(4, side=32))
-        assert "small for this net" not in caplog.text
 
-    @pytest.mark.parametrize("trainable", [False, True])
-    def test_it_is_saved_and_learns_on(self, trainable: bool, tmp_path: Path) -> None:
-        net = adapt(TimmNet(), frozen=not trainable)
-        learner = Learner("lucir", net=net, **SETTINGS).partial_fit(*some_images(8))
+    @pytest.mark.parametrize("again", [True, False], ids=["adapted", "as it was"])
+    def test_it_is_saved_and_learns_on_with_the_module_given_again(self, again: bool, tmp_path: Path) -> None:
+        net = adapt(TimmNet(), frozen=True, pretrained_on="photos")
+        learner = Learner("lucir", net=net, **SETTINGS).partial_fit(*some_images())
         learner.save(tmp_path / "one")
-        loaded = Learner.load(tmp_path / "one", net=net, device="cpu")
+        loaded = Learner.load(tmp_path / "one", net=net if again else TimmNet(), device="cpu")
         assert loaded.net_info == learner.net_info == net.info
-        pixels, labels = some_images(8)
+        pixels, labels = some_images()
         for each, name in ((learner, "whole"), (loaded, "loaded")):
             each.partial_fit(pixels[::-1].copy(), labels + 2).save(tmp_path / name)
         assert (tmp_path / "whole").read_bytes() == (tmp_path / "loaded").read_bytes()
-        assert learner.model is not None
-        still = torch.equal(learner.model.backbone.state_dict()["body.stem.conv.weight"], Stem().conv.weight)
-        assert still is not trainable
-
-
-def test_a_module_that_was_adapted_may_be_given_again_as_it_was(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    images, labels = rng.integers(0, 255, (8, 64, 64, 3), dtype=np.uint8), [0, 1] * 4
-    learner = Learner("icarl", net=adapt(TimmNet(), pretrained_on="photos"), policy="fixed", epochs=1, device="cpu")
-    learner.partial_fit(images, labels).save(tmp_path / "one")
-    loaded = Learner.load(tmp_path / "one", net=TimmNet(), device="cpu")
-    np.testing.assert_array_equal(loaded.predict_proba(images), learner.predict_proba(images))
-    assert loaded.net_info == learner.net_info
-
-
-def test_a_network_inside_another_is_found() -> None:
-    inner = adapt(TimmNet())
-    assert net_info(nn.Sequential(nn.Identity(), inner)) is inner.info
-    assert net_info(plain()) is None
-    assert net_info(None) is None

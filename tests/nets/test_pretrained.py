@@ -13,6 +13,7 @@ from sklearn.datasets import load_sample_image
 from poise import Learner, UserError
 from poise.data import to_pixels
 from poise.nets import Adapted, NetInfo, adapt, build_net
+from poise.nets.adapt import _build
 
 WORD = "efficientnet-lite0"
 
@@ -72,9 +73,7 @@ class TestRealWeights:
 
 
 def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    from poise.nets import named
-
-    named._build.cache_clear()
+    _build.cache_clear()
     monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
     with pytest.raises(
         UserError, match=r"needs 'efficientnet_lite_pytorch'; in a clone of poise: pip install '\.\[pretrained\]'"

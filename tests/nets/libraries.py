@@ -1,4 +1,4 @@
-"""Small networks that follow the conventions of other libraries: the same attributes, calls and outputs.
+"""Small networks that follow the conventions of other libraries, and modules in which those are found.
 
 Each returns a simple function of the mean colour of its images, so that what an adapter must find is known.
 """
@@ -6,13 +6,14 @@ Each returns a simple function of the mean colour of its images, so that what an
 from __future__ import annotations
 
 from enum import Enum
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 MEAN, STD = (0.1, 0.2, 0.3), (0.4, 0.5, 0.6)
+calls: list[Any] = []  # for which weights the libraries were asked
 
 
 class Stem(nn.Module):
@@ -34,44 +35,33 @@ def known_features(images: Tensor) -> Tensor:
     return images.sum(dim=1).mean(dim=(1, 2))[:, None] * torch.arange(1.0, 5.0)
 
 
-class TimmNet(nn.Module):
-    """As timm has them: `forward` is `forward_head(forward_features(x))`, and `reset_classifier(0)` leaves features."""
+def timm_config(**changes: Any) -> dict[str, Any]:
+    return {"mean": MEAN, "std": STD, "input_size": (3, 64, 64), "tag": "a1_in1k", **changes}
 
+
+class TimmNet(nn.Module):
     def __init__(self, config: Any = None, classes: int = 10) -> None:
         super().__init__()
-        self.num_features, self.num_classes = 4, classes
-        self.stem, self.global_pool = Stem(), nn.AdaptiveAvgPool2d(1)
-        self.fc: nn.Module = nn.Linear(4, classes)
+        self.stem, self.fc = Stem(), nn.Linear(4, classes) if classes else nn.Identity()
         self.pretrained_cfg = config if config is not None else timm_config()
-        self.default_cfg = self.pretrained_cfg
-
-    def forward_features(self, images: Tensor) -> Tensor:
-        found: Tensor = self.stem(images)
-        return found
-
-    def forward_head(self, maps: Tensor, pre_logits: bool = False) -> Tensor:
-        pooled: Tensor = self.global_pool(maps).flatten(1)
-        if pre_logits:
-            return pooled
-        found: Tensor = self.fc(pooled)
-        return found
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.forward_head(self.forward_features(images))
+        found: Tensor = self.fc(self.stem(images).mean(dim=(2, 3)))
+        return found
 
-    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        self.num_classes = num_classes
+    def reset_classifier(self, num_classes: int) -> None:
         self.fc = nn.Linear(4, num_classes) if num_classes else nn.Identity()
 
 
-def timm_config(**changes: Any) -> dict[str, Any]:
-    return {"mean": MEAN, "std": STD, "input_size": (3, 64, 64), "tag": "a1_in1k", "num_classes": 10, **changes}
+class TimmMaps(nn.Module):
+    """What timm makes with `features_only=True`: the maps of several levels."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = Stem()
 
-class OldTimmNet(TimmNet):
-    """Without `reset_classifier`: features by `forward_head(…, pre_logits=True)`."""
-
-    reset_classifier = None  # type: ignore[assignment]
+    def forward(self, images: Tensor) -> list[Tensor]:
+        return [self.stem(images)] * 2
 
 
 class TorchvisionNet(nn.Module):
@@ -88,16 +78,12 @@ class TorchvisionNet(nn.Module):
 
 
 class ImageClassification(NamedTuple):
-    """The preset that a weight of torchvision makes."""
-
     crop_size: list[int]
     mean: list[float]
     std: list[float]
 
 
 class Weights(Enum):
-    """A list of weights as torchvision has it."""
-
     IMAGENET1K_V1 = "https://weights"
     DEFAULT = IMAGENET1K_V1
 
@@ -110,11 +96,10 @@ class VisionTransformer(nn.Module):
 
     def __init__(self, pooler: nn.Module | None = None, *, class_token: bool = True) -> None:
         super().__init__()
-        self.config = SimpleNamespace(hidden_size=4, image_size=64, num_channels=3, _name_or_path="some/vit-in21k")
+        self.config = SimpleNamespace(hidden_size=4, image_size=64, num_channels=3, _name_or_path="some/vit")
         self.stem, self.pooler, self.class_token = Stem(), pooler, class_token
 
-    def forward(self, pixel_values: Tensor | None = None, **_: Any) -> SimpleNamespace:
-        assert pixel_values is not None
+    def forward(self, pixel_values: Tensor) -> SimpleNamespace:
         if pixel_values.shape[-1] != self.config.image_size:
             raise ValueError(f"Input image size doesn't match model ({self.config.image_size}).")
         patches = nn.functional.avg_pool2d(self.stem(pixel_values), 8).flatten(2).transpose(1, 2)
@@ -124,25 +109,7 @@ class VisionTransformer(nn.Module):
         return SimpleNamespace(last_hidden_state=hidden, pooler_output=pooled)
 
 
-class ImageClassifier(nn.Module):
-    """A model of transformers with a classifier on top, whose `base_model` is the body."""
-
-    def __init__(self, body: nn.Module) -> None:
-        super().__init__()
-        self.vit, self.classifier, self.config = body, nn.Linear(4, 10), body.config
-
-    @property
-    def base_model(self) -> nn.Module:
-        return self.vit
-
-    def forward(self, pixel_values: Tensor) -> SimpleNamespace:
-        hidden = self.vit(pixel_values=pixel_values).last_hidden_state
-        return SimpleNamespace(logits=self.classifier(hidden[:, 0]))
-
-
 class ImageProcessor:
-    """An image processor of transformers."""
-
     image_mean: ClassVar[list[float]] = list(MEAN)
     image_std: ClassVar[list[float]] = list(STD)
     size: ClassVar[dict[str, int]] = {"height": 64, "width": 64}
@@ -169,6 +136,46 @@ class Clip(nn.Module):
         super().__init__()
         self.visual, self.transformer = Tower(), nn.Linear(512, 512)
 
-    def encode_image(self, images: Tensor) -> Tensor:
-        pooled: Tensor = self.visual(images)[0]
-        return pooled
+
+for library, kinds in {
+    "timm": (TimmNet, TimmMaps),
+    "torchvision": (TorchvisionNet,),
+    "transformers": (VisionTransformer,),
+    "open_clip": (Clip,),
+}.items():
+    for kind in kinds:
+        kind.__module__ = f"{library}.models"
+
+
+def modules() -> dict[str, ModuleType]:
+    """The libraries, by the names under which they are imported."""
+
+    def create(name: str, pretrained: bool = False, num_classes: int = 1000) -> nn.Module:
+        calls.append(pretrained)
+        if name != "tiny":
+            raise RuntimeError(f"Unknown model ({name})")
+        return TimmNet(classes=num_classes)
+
+    def get_model(name: str, weights: Any = None) -> nn.Module:
+        calls.append(weights)
+        return TorchvisionNet("fc", nn.Linear(4, 10))
+
+    def transformer(name: str) -> nn.Module:
+        net = VisionTransformer()
+        net.config._name_or_path = name
+        return net
+
+    parts: dict[str, dict[str, Any]] = {
+        "timm": {"create_model": create},
+        "torchvision": {},
+        "torchvision.models": {"get_model": get_model, "get_model_weights": lambda name: Weights},
+        "transformers": {
+            "AutoModel": SimpleNamespace(from_pretrained=transformer),
+            "AutoImageProcessor": SimpleNamespace(from_pretrained=lambda name: ImageProcessor()),
+        },
+        "open_clip": {"create_model": lambda name, pretrained=None: Clip()},
+    }
+    made = {name: ModuleType(name) for name in parts}
+    for name, module in made.items():
+        vars(module).update(parts[name])
+    return made
