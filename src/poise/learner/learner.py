@@ -793,7 +793,7 @@ class Learner:
     ) -> Self:
         """The learner that `state` described; `net` is the user's own, if it has one."""
         with undisturbed():
-            net = adapted_again(net, state.info, state.settings.net) if net is not None else None
+            net = adapted_again(net, state.info) if net is not None else None
             runtime = Runtime.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
             with runtime.backend.active():
                 knowledge = state.knowledge.placed(runtime.backend.device)

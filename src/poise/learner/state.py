@@ -23,7 +23,6 @@ from poise.nets import (
     Model,
     NetInfo,
     adapted_again,
-    changed_file,
     is_named,
     net_info,
     set_info,
@@ -303,11 +302,12 @@ class LearnerState:
         saved = SavedLearner.of(meta)
         if saved.own_net and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        settings, info = saved.settings, _saved_info(saved.net_info)
+        settings = saved.settings
+        info = NetInfo.from_json(saved.net_info) if saved.net_info is not None else None
         if net is not None and not saved.own_net and not is_named(settings.net):
             named = saved.models["predictor"].net if saved.models else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
-        net = adapted_again(net, info, settings.net) if net is not None else None
+        net = adapted_again(net, info) if net is not None else None
         knowledge = _knowledge(saved, tensors, net, lookup)
         for model in (knowledge.predictor, knowledge.start) if info is not None else ():
             found = net_info(model.backbone) if model is not None else None
@@ -315,15 +315,6 @@ class LearnerState:
                 set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
         augmentation = Augmentation(**saved.augmentation) if saved.augmentation else None
         return cls(settings, knowledge, augmentation, saved.own_net, _pending(tensors, saved.pending), info)
-
-
-def _saved_info(meta: Mapping[str, Any] | None) -> NetInfo | None:
-    """What was known of the network; that its file has changed since is said aloud."""
-    info = NetInfo.from_json(meta) if meta is not None else None
-    changed = changed_file(info) if info is not None else None
-    if changed is not None:
-        log.warning("%s, which made this learner's net, was changed since; it may not predict as before", changed)
-    return info
 
 
 def _knowledge(

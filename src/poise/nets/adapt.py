@@ -210,7 +210,7 @@ def adapt(
     return adapted.freeze() if frozen else adapted
 
 
-def adapted_again(net: nn.Module, info: NetInfo | None, name: str | None = None) -> nn.Module:
+def adapted_again(net: nn.Module, info: NetInfo | None) -> nn.Module:
     """A module that is given in place of a saved network: adapted if that one was, unless it already is.
 
     `info` is what was known of the saved network, None if it was not adapted.
@@ -221,10 +221,6 @@ def adapted_again(net: nn.Module, info: NetInfo | None, name: str | None = None)
     adapted.info = replace(info, word=None, digest=None)
     measure(adapted)
     return adapted
-
-
-def changed_file(info: NetInfo) -> None:
-    """Nothing: to be dropped with its caller."""
 
 
 def refuse_foreign(net: nn.Module) -> None:
