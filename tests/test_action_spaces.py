@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 
@@ -61,18 +60,12 @@ def test_a_space_of_several_grids_is_recorded_with_its_arms() -> None:
     assert "arms" not in make_space(STABLE, LUCIR).as_json()
 
 
-@pytest.mark.parametrize("wrong", [3, [STABLE, 3], [["lr", 0.1]]])
-def test_what_is_no_grid_is_refused(wrong: Any) -> None:
-    with pytest.raises(UserError, match="neither a name nor a table of axes"):
-        make_space(wrong, LUCIR)
-
-
 def test_a_named_grid_of_words_that_mean_nothing_is_left_out() -> None:
     grids = Named("mine", ({"lr": (0.05,)}, {"balance": ("align",), "lr": (0.2,)}), favourite={"lr": 0.05})
     own = Action(**{**LUCIR, "balance": "none"})
     space = make_space(grids, own, choices={"balance": ("none", "finetune")})
     assert {action.lr for action in space.actions} == {0.05, own.lr}
-    assert space.favourite == space.index(own.replace(lr=0.05))
+    assert space.favourite == space.actions.index(own.replace(lr=0.05))
     assert len(make_space(grids, own)) == 3
     assert make_space(Named("mine", ({"lr": (0.2,)},), favourite={"lr": 0.5}), own).favourite is None
 
@@ -94,7 +87,6 @@ def test_a_grid_of_ones_own_is_the_product_in_the_order_given() -> None:
     space = make_space({"lr": [0.1, 0.05], "feature_kd": [1, 3]}, LUCIR)
     assert [(action.lr, action["feature_kd"]) for action in space.actions] == [(0.1, 1), (0.1, 3), (0.05, 1), (0.05, 3)]
     assert str(space) == "grid: lr {0.1, 0.05} × feature_kd {1, 3}: 4 actions"
-    assert [space.index(action) for action in space.actions] == [0, 1, 2, 3]
 
 
 def test_a_default_off_the_grid_is_one_more_arm() -> None:
@@ -134,9 +126,8 @@ def test_the_ablation_switch_tunes_only_some_kinds(tune: str | list[str], count:
     [
         ("papr", None, "did you mean 'paper'"),
         ("paper", ["classifer"], "did you mean 'classifier'"),
-        ({"lr": []}, None, "needs a list"),
-        ({"lr": 0.1}, None, "needs a list"),
-        ({"lr": [0.1, 0.1]}, None, "twice"),
+        ({"lr": []}, None, "needs values"),
+        ({"lr": [0.1, 0.1]}, None, "each once"),
         ({"lr": [0.1, 0]}, None, "above 0"),
         ({"classifier": ["fc", "nmc"]}, None, "did you mean 'ncm'"),
     ],
@@ -146,11 +137,6 @@ def test_mistakes_are_one_line_with_what_to_do(
 ) -> None:
     with pytest.raises(UserError, match=message):
         make_space(space, LUCIR, tune)
-
-
-def test_an_action_that_is_not_in_the_space_has_no_index() -> None:
-    with pytest.raises(UserError, match="not in the space"):
-        make_space("paper", LUCIR).index(LUCIR.replace(lr=0.3))
 
 
 def test_epochs_and_allocation_can_be_axes() -> None:
@@ -163,22 +149,12 @@ def test_epochs_and_allocation_can_be_axes() -> None:
             Action(**wrong)
 
 
-def test_what_an_action_does_not_name_stays_as_it_was() -> None:
-    plain = Action(lr=0.1)
-    assert (plain.balance, plain.epochs, plain.allocation) == ("none", None, None)
-
-
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_every_method_has_every_named_space(method: str) -> None:
     for name in SPACES:
         space = make_space(name, make_method(method).default_action)
         assert 2 <= len(space) <= 400
         assert space.actions[space.default] == make_method(method).default_action
-
-
-def test_equal_spaces_are_equal_and_hashable() -> None:
-    assert make_space("paper", LUCIR) == make_space("paper", LUCIR)
-    assert len({make_space("paper", LUCIR), make_space("paper", LUCIR)}) == 1
 
 
 @pytest.mark.parametrize("policy", ["fixed", "race"])

@@ -121,7 +121,7 @@ def test_an_axis_of_ones_own_is_checked_and_tuned_like_the_others(own_axis: Call
     assert not is_weight("optimiser")
     with pytest.raises(UserError, match=r"^action optimiser='adm'; did you mean 'adam'\?$"):
         Action(optimiser="adm")
-    with pytest.raises(UserError, match=r"^action share=2 must be a share between 0 and 1$"):
+    with pytest.raises(UserError, match=r"^action share=2 must be at most 1$"):
         Action(share=2)
     base = Action(lr=0.1, optimiser="sgd", share=0.5)
     make_space({"optimiser": ["sgd", "adam"], "share": [0.25, 0.5], "lr": [0.1, 0.05]}, base)

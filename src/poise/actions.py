@@ -47,8 +47,7 @@ class Axis:
             least = "above" if self.positive else "at least"
             raise UserError(f"action {self.name}={shown(value)} must be {least} 0 and finite")
         if value > self.most:
-            limit = "a share between 0 and 1" if self.most == 1 else f"at most {self.most:g}"
-            raise UserError(f"action {self.name}={shown(value)} must be {limit}")
+            raise UserError(f"action {self.name}={shown(value)} must be at most {self.most:g}")
         check_size(f"action {self.name}", value, positive=self.positive)
         return float(value)
 
@@ -84,6 +83,29 @@ for _axis in (
 def is_weight(name: str) -> bool:
     """Whether an axis is the weight of a loss term."""
     return name not in AXES
+
+
+class _Setting:
+    """A setting as an attribute of an action."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+class _Number(_Setting):
+    def __get__(self, action: Action, kind: object = None) -> float:
+        return float(action.setting(self.name) or 0.0)
+
+
+class _Word(_Setting):
+    def __get__(self, action: Action, kind: object = None) -> str:
+        return str(action.setting(self.name))
+
+
+class _Optional(_Setting):
+    def __get__(self, action: Action, kind: object = None) -> float | None:
+        value = action.setting(self.name)
+        return None if value is None else float(value)
 
 
 class Action(Mapping[str, AxisValue]):
@@ -130,55 +152,26 @@ class Action(Mapping[str, AxisValue]):
         """The value of a setting: as this action says, else its default; None where something else says it."""
         return self._axes.get(name, AXES[name].default)
 
-    @property
-    def lr(self) -> float:
-        """The learning rate λ at the start of the phase."""
-        return float(self.setting("lr") or 0.0)
-
-    @property
-    def classifier(self) -> str:
-        """Which classifier counts: `fc`, `ncm`, or `auto`."""
-        return str(self.setting("classifier"))
-
-    @property
-    def old_rows(self) -> str:
-        """Whether the head rows of old classes are `frozen` or `trained`."""
-        return str(self.setting("old_rows"))
-
-    @property
-    def balance(self) -> str:
-        """How the head is balanced after training: `none`, `align` (weight alignment) or `finetune`."""
-        return str(self.setting("balance"))
-
-    @property
-    def adjustment(self) -> float:
-        """τ: how much of the logarithm of its share of the training images is added to each class's logit."""
-        return float(self.setting("adjustment") or 0.0)
-
-    @property
-    def backbone_rate(self) -> float:
-        """The learning rate of the backbone as a multiple of the head's; 0 keeps it frozen in this phase."""
-        return float(self.setting("backbone_rate") or 0.0)
-
-    @property
-    def ridge(self) -> float:
-        """RanPAC's κ; 0 where held-out images say it."""
-        return float(self.setting("ridge") or 0.0)
-
-    @property
-    def beta1(self) -> float:
-        """FOSTER's β₁: how far logits are aligned to the numbers of images; 0 is not at all."""
-        return float(self.setting("beta1") or 0.0)
-
-    @property
-    def epochs(self) -> float | None:
-        """The length of the phase in epochs, None where the schedule says it."""
-        return float(self._axes["epochs"]) if "epochs" in self._axes else None
-
-    @property
-    def allocation(self) -> float | None:
-        """RMM's ρ: the share of the room for new images that is given to exemplars; None where the budget says it."""
-        return float(self._axes["allocation"]) if "allocation" in self._axes else None
+    #: The learning rate λ at the start of the phase.
+    lr = _Number("lr")
+    #: Which classifier counts: `fc`, `ncm`, or `auto`.
+    classifier = _Word("classifier")
+    #: Whether the head rows of old classes are `frozen` or `trained`.
+    old_rows = _Word("old_rows")
+    #: How the head is balanced after training: `none`, `align` (weight alignment) or `finetune`.
+    balance = _Word("balance")
+    #: τ: how much of the logarithm of its share of the training images is added to each class's logit.
+    adjustment = _Number("adjustment")
+    #: The learning rate of the backbone as a multiple of the head's; 0 keeps it frozen in this phase.
+    backbone_rate = _Number("backbone_rate")
+    #: RanPAC's κ; 0 where held-out images say it.
+    ridge = _Number("ridge")
+    #: FOSTER's β₁: how far logits are aligned to the numbers of images; 0 is not at all.
+    beta1 = _Number("beta1")
+    #: The length of the phase in epochs; None where the schedule says it.
+    epochs = _Optional("epochs")
+    #: RMM's ρ: the share of the room for new images that is given to exemplars; None where the budget says it.
+    allocation = _Optional("allocation")
 
     @property
     def step_key(self) -> tuple[AxisValue | None, ...]:
@@ -190,7 +183,7 @@ class Action(Mapping[str, AxisValue]):
         return float(self._axes.get(term, 1.0))
 
     def replace(self, **axes: AxisValue) -> Action:
-        """The same action with some axes changed; an axis it does not have is refused."""
+        """This action with some axes changed; an axis it does not have is refused."""
         for name in axes:
             if name not in self._axes:
                 raise UserError(f"unknown action axis '{name}'; {suggestion(name, self._axes)}")

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, NamedTuple, cast
+from typing import Final, NamedTuple
 
 from poise.actions import AXES, Action, AxisValue, checked, is_weight
 from poise.errors import UserError, shown, suggestion
@@ -33,20 +33,12 @@ Space = str | Grids | Named
 #: The largest space: each action is an arm, and most policies try all of them.
 MOST_ACTIONS: Final = 10_000
 
-#: The named spaces; a method may have its own version of one (`Method.spaces`).
+_PAPER: Final = (0, 0.1, 0.5, 1, 10)
+
+#: The named spaces, of which a weight that a method does not have is left out; it may have its own version of one.
 SPACES: Final[Mapping[str, Grids]] = {
-    "paper": {  # a weight that the method does not have is left out
-        "logit_kd": (0, 0.1, 0.5, 1, 10),
-        "feature_kd": (0, 0.1, 0.5, 1, 10),
-        "pod": (0, 0.1, 1),
-        "lr": (0.1, 0.05),
-    },
-    "joint": {
-        "logit_kd": (0, 0.1, 0.5, 1, 10),
-        "feature_kd": (0, 0.1, 0.5, 1, 10),
-        "lr": (0.1, 0.05),
-        "classifier": ("fc", "ncm"),
-    },
+    "paper": {"logit_kd": _PAPER, "feature_kd": _PAPER, "pod": (0, 0.1, 1), "lr": (0.1, 0.05)},
+    "joint": {"logit_kd": _PAPER, "feature_kd": _PAPER, "lr": (0.1, 0.05), "classifier": ("fc", "ncm")},
     "wide": {
         "logit_kd": (0, 0.1, 0.5, 1),
         "feature_kd": (0, 0.1, 0.5, 1, 2, 4),
@@ -128,16 +120,6 @@ class ActionSpace:
         own = self.actions[self.default]
         return not any(all(own[axis] in values for axis, values in grid.items()) for grid in self.grids)
 
-    @cached_property
-    def _places(self) -> dict[Action, int]:
-        return {action: index for index, action in enumerate(self.actions)}
-
-    def index(self, action: Action) -> int:
-        """The arm that is this action."""
-        if action not in self._places:
-            raise UserError(f"the action '{action}' is not in the space {self}")
-        return self._places[action]
-
     def as_json(self) -> dict[str, object]:
         """What a report needs to print the space."""
         axes = {name: list(values) for name, values in self.axes.items()}
@@ -173,7 +155,9 @@ def make_space(
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
         _check_words(values, base, known)
         tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
-        _check_count(sum(map(_count, [*grids, tuned])))
+        count = sum(math.prod(map(len, each.values())) for each in [*grids, tuned])
+        if count > MOST_ACTIONS:  # before they are made
+            raise UserError(f"the space has {shown(count)} actions; name fewer values, {MOST_ACTIONS} actions at most")
         found = (base.replace(**dict(zip(tuned, each, strict=True))) for each in itertools.product(*tuned.values()))
         more = [action for action in found if action not in actions]
         if more or not grids:
@@ -185,20 +169,8 @@ def make_space(
 
 
 def all_grids(space: Grids) -> tuple[Grid, ...]:
-    """All grids of a space; refuses what is none."""
-    grids: tuple[object, ...] = tuple(space) if isinstance(space, list | tuple) else (space,)
-    if not all(isinstance(grid, Mapping) for grid in grids):
-        raise UserError(f"space={shown(space)} is neither a name nor a table of axes, such as {{lr = [0.1, 0.05]}}")
-    return cast("tuple[Grid, ...]", grids)
-
-
-def _count(grid: Grid) -> int:
-    return math.prod(map(len, grid.values()))
-
-
-def _check_count(actions: int) -> None:
-    if actions > MOST_ACTIONS:
-        raise UserError(f"the space has {shown(actions)} actions; name fewer values, {MOST_ACTIONS} actions at most")
+    """All grids of a space."""
+    return (space,) if isinstance(space, Mapping) else tuple(space)
 
 
 def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequence[str]]) -> tuple[Grid, ...]:
@@ -274,31 +246,25 @@ def named_space(word: str, versions: Mapping[str, Named] = MappingProxyType({}))
 
 
 def check_tuned(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
-    """The kinds of axes that `tune` names, None for all; refuses other words, and one that is named twice."""
+    """The kinds of axes that `tune` names, None for all; refuses other words."""
     if tune is None:
         return None
-    if not isinstance(tune, Collection) or isinstance(tune, Mapping):
-        raise UserError(f"tune={shown(tune)} must be a list of words, such as ['kd', 'lr']")
     kinds = (tune,) if isinstance(tune, str) else tuple(tune)
     tunable = {DISTILLATION, *(axis.kind for axis in AXES.values() if axis.kind is not None)}
     for word in kinds:
-        if not isinstance(word, str) or word not in tunable:
+        if word not in tunable:
             raise UserError(f"tune cannot be {shown(word)}; {suggestion(word, tunable)}")
-    if len(set(kinds)) < len(kinds):
-        raise UserError(f"tune={shown(tune)} names a word twice; leave one out")
     return kinds
 
 
-def _axis_values(axis: str, values: object, base: Action) -> tuple[AxisValue, ...]:
+def _axis_values(axis: str, values: Sequence[AxisValue], base: Action) -> tuple[AxisValue, ...]:
     if axis not in base:
         raise UserError(
             f"the space has an axis '{axis}' that the method's action does not have; {suggestion(axis, base)}"
         )
-    if isinstance(values, str) or not isinstance(values, Sequence) or not values:
-        raise UserError(f"the axis '{axis}' of the space needs a list of values, e.g. {axis}=[{base[axis]!r}]")
     accepted = tuple(checked(axis, value) for value in values)
-    if len(set(accepted)) < len(accepted):
-        raise UserError(f"the axis '{axis}' of the space names a value twice: {', '.join(map(_short, accepted))}")
+    if not accepted or len(set(accepted)) < len(accepted):
+        raise UserError(f"the axis '{axis}' of the space needs values, each once, e.g. {axis}=[{base[axis]!r}]")
     return accepted
 
 

@@ -49,9 +49,9 @@ class Settings(LearnerKeys):
         `automatic`, what is None is left open for the first images.
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
-        check_tuned(given.get("tune"))
         unsaid = {*OPTIONAL, "trials", *left_open}
         said = LearnerKeys(**{name: value for name, value in given.items() if value is not None or name not in unsaid})
+        check_tuned(said.tune)
         kind = tuner_kind(said.policy)
         method = make_method(said.method, said.options)
         memory = _budget(said.memory, method)
