@@ -1,23 +1,21 @@
-"""The application made of all commands: every mistake is one line and the right exit code."""
+"""The application made of all commands: what they are called, and what becomes of their errors."""
 
 from __future__ import annotations
 
-import codecs
 import errno
-import io
-import json
 import logging
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import redirect_stderr, suppress
-from pathlib import Path
-from typing import Annotated, Any, NoReturn, TextIO, cast
+from typing import Annotated, Any, Final, NoReturn
 
+import click
 import typer
+from typer.core import TyperGroup
 
 from poise import __version__
-from poise.cli import INTERRUPTED, lists, models, packs, ranks, reports, runs, studies
+from poise.cli import INTERRUPTED, data, models, runs
+from poise.cli.words import is_launched
 from poise.errors import PoiseError, RankLost, UserError, explain_refusal, shown
 from poise.settings import KEYS
 from poise.words import printable
@@ -25,14 +23,43 @@ from poise.words import printable
 #: What Typer raises for a wrong command line; newer versions bundle their own click.
 UsageError: Any = typer.BadParameter.__mro__[1]
 
-_OUT_OF_MEMORY = "out of memory; use smaller images or a smaller batch; nothing that was saved is lost"
-_STDERR = 2  # the number of that stream
-_LONGEST_LINE = 2000  # characters of an error line; a user's words may be longer
-_ASCII = {"─": "-", "–": "-", "−": "-", "…": "...", "×": "x"}  # in place of what an encoding lacks
+_OUT_OF_MEMORY: Final = "out of memory; use smaller images or a smaller batch; nothing that was saved is lost"
+_LONGEST_LINE: Final = 2000  # characters of an error line; a user's words may be longer
+_WITH_RANKS: Final = ("run", "resume")  # the commands that run under torchrun
+
+_GROUPS: Final = {
+    "Start here": (models.learn, models.predict, models.score, models.info),
+    "Compare methods": (runs.run, runs.resume, runs.sweep, runs.report, runs.recipes),
+    "Look closer": (runs.cam, runs.crossval, runs.audit),
+    "Data sets": (),
+}
+_FIRST_STEPS: Final = """\
+poise learns new classes of images one after the other, without keeping all old ones. What do I do first?
+
+  poise learn pets.safetensors photos/        learn the classes in a folder that has a folder for each class
+  poise predict pets.safetensors image.jpg    ask what is in an image
+  poise learn pets.safetensors more-photos/   next month: learn new classes with the same file
+  poise run digits/lucir                      compare methods: a small example, a minute on a CPU
+  poise report runs/                          a page about your runs
+  poise --help                                all commands
+"""
+
+
+class _Grouped(TyperGroup):
+    """Lists the commands in groups."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        for title, commands in _GROUPS.items():
+            names = [command.__name__ for command in commands] or ["data"]
+            found = {name: self.get_command(ctx, name) for name in names}
+            with formatter.section(title):
+                formatter.write_dl([(name, each.get_short_help_str(150)) for name, each in found.items() if each])
+
 
 _HELP = {"help_option_names": ["-h", "--help"]}  # of all commands: they inherit it
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, context_settings=_HELP)
+app = typer.Typer(cls=_Grouped, rich_markup_mode=None, context_settings=_HELP)
 
 
 @app.callback(invoke_without_command=True)
@@ -43,54 +70,18 @@ def start(
     if version:
         typer.echo(f"poise {__version__}")
         raise typer.Exit
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+    name = context.invoked_subcommand
+    if name is None:
+        typer.echo(_FIRST_STEPS, nl=False)
         raise typer.Exit(2)
-    ranks.refuse_other_commands(context.invoked_subcommand)
+    if is_launched() and name not in _WITH_RANKS:
+        raise UserError(f"'poise {name}' does not run under torchrun; start it without (run and resume do)")
 
 
-for _command in (
-    runs.run,
-    runs.resume,
-    runs.sweep,
-    studies.crossval,
-    studies.audit,
-    reports.report,
-    reports.cam,
-    models.learn,
-    models.predict,
-    models.score,
-    models.info,
-    lists.recipes,
-):
-    app.command()(_command)
-data_app = typer.Typer(invoke_without_command=True, help="List data sets, add or remove one, or pack one.")
-data_app.callback()(lists.data)
-data_app.command("add")(lists.data_add)
-data_app.command("remove")(lists.data_remove)
-data_app.command("pack")(packs.data_pack)
-app.add_typer(data_app, name="data")
-
-
-class _Forgiving:
-    """Stderr; that nobody reads it any more, a terminal that was closed or a pipe, stops no job."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - everything else is the stream's own
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        """Write it if that is possible."""
-        with suppress(OSError):
-            self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush it if that is possible."""
-        with suppress(OSError):
-            self._stream.flush()
+for _commands in _GROUPS.values():
+    for _command in _commands:
+        app.command()(_command)
+app.add_typer(data.app, name="data")
 
 
 class _Lines(logging.Handler):
@@ -103,72 +94,25 @@ class _Lines(logging.Handler):
 
 def run_command() -> NoReturn:
     """Run the command that was typed; a user's mistake is one line on stderr."""
-    level = logging.CRITICAL if ranks.is_silent() else logging.WARNING
+    level = logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.CRITICAL
     logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
-    sys.unraisablehook = _tell_unraisable
-    _replace_closed_streams()
-    _write_in_any_encoding()
-    with redirect_stderr(cast("TextIO", _Forgiving(sys.stderr))):
-        _run_app()
-
-
-def _replace_closed_streams() -> None:
-    """What was closed before the command began (`2>&-`) leads to nowhere, and no file gets its number."""
-    if sys.stdin is not None and sys.stdout is not None and sys.stderr is not None:
-        return
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= _STDERR:
-        pass
-    os.close(handle)
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - as long as we run
-
-
-def _write_in_any_encoding() -> None:
-    """Let characters that the terminal's encoding lacks (Latin-1, say) be written in another way, not be an error."""
-    codecs.register_error("poise", _spell_out)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):
-            stream.reconfigure(errors="poise")
-
-
-def _spell_out(error: UnicodeError) -> tuple[str, int]:
-    """Lines and dashes as ASCII has them, all else by its number; in JSON that means the same."""
-    assert isinstance(error, UnicodeEncodeError)
-    lacking = error.object[error.start : error.end]
-    return "".join(_ASCII.get(each) or json.dumps(each)[1:-1] for each in lacking), error.end
-
-
-def _refuse_lost_folder() -> None:
-    """Refuse to work in a folder that was deleted meanwhile, where libraries fail without saying why."""
-    try:
-        Path.cwd()
-    except FileNotFoundError as error:
-        raise UserError("the current folder does not exist any more; change to one that does ('cd')") from error
-
-
-def _tell_unraisable(found: Any) -> None:  # noqa: ANN401 - a type that only exists for type checkers
-    """As Python does, but for another Ctrl-C while something is closed: that is no error."""
-    if not issubclass(found.exc_type, KeyboardInterrupt):
-        sys.__unraisablehook__(found)
-
-
-def _run_app() -> NoReturn:
+        if stream is not None:  # characters that the terminal's encoding lacks are no error
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         _refuse_empty_words(sys.argv[1:])
-        _refuse_lost_folder()
         code = app(standalone_mode=False) or 0
         if code == INTERRUPTED:  # what newer versions of Typer make of Ctrl-C
             raise KeyboardInterrupt
-        ranks.end(code)
+        _end(code)
     except PoiseError as error:
-        _fail(str(error), error.exit_code, lost=isinstance(error, RankLost))
+        _fail(str(error), error.exit_code, everybodys=isinstance(error, UserError | RankLost))
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:
-        _fail(*_explain_system(error))
+        _fail(*_explain_system(error), everybodys=False)
     except MemoryError:
-        _fail(_OUT_OF_MEMORY, 1)
+        _fail(_OUT_OF_MEMORY, 1, everybodys=False)
     except ModuleNotFoundError as error:
         package = (error.name or "poise").partition(".")[0]
         if package == "poise":
@@ -176,16 +120,11 @@ def _run_app() -> NoReturn:
         advice = "install it, or all that poise needs (in a clone of poise: pip install .)"
         _fail(f"{package} is not installed for {sys.executable}; {advice}", 2)
     except RuntimeError as error:
-        if "can't allocate memory" in str(error):  # as torch says it
-            _fail(_OUT_OF_MEMORY, 1)
-        if "Symlink loop" in str(error):  # as pathlib says it
-            _fail(f"{error}: a link that leads to itself; remove it", 2)
-        raise
+        if "can't allocate memory" not in str(error):  # as torch says it
+            raise
+        _fail(_OUT_OF_MEMORY, 1, everybodys=False)
     except (KeyboardInterrupt, typer.Abort):
         _fail("interrupted without a checkpoint; what was saved before is still there", INTERRUPTED)
-    except Exception as error:
-        ranks.leave_note(f"{type(error).__name__}: {error}")
-        raise
 
 
 def _explain_system(error: OSError) -> tuple[str, int]:
@@ -204,7 +143,7 @@ def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
         context = context.parent
     see, message = f"see '{' '.join(['poise', *words, '--help'])}'", error.format_message().rstrip(".")
     key = str(getattr(error, "option_name", "")).lstrip("-").replace("-", "_")
-    if words[:1] in (["run"], ["crossval"], ["audit"], ["probe"]) and key in {each.name for each in KEYS}:
+    if words[:1] in (["run"], ["crossval"], ["audit"]) and key in {each.name for each in KEYS}:
         return f"{message}; keys of a recipe are given without dashes: {key}=VALUE"
     return f"{message} {see.capitalize()}" if message.endswith("?") else f"{message}; {see}"
 
@@ -212,21 +151,26 @@ def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
 def _refuse_empty_words(words: Sequence[str]) -> None:
     """Refuse a word without a character to be seen, which a shell makes of a variable that is not set."""
     for before, word in zip(("", *words), words, strict=False):
-        option, equals, value = word.partition("=")
-        if not word.strip():
-            what = f"the value of {before}" if before.startswith("--") else "a word of the command"
-            why = f"{shown(word)}, perhaps a variable that is not set"
-            raise UserError(f"{what} is empty ({why}); give it or leave it out")
-        if option.startswith("--") and equals and not value.strip():
-            raise UserError(f"the value of {option} is empty (perhaps a variable that is not set); give it")
+        option, _, value = word.partition("=")
+        empty = before if not word.strip() else option if option.startswith("--") and "=" in word else ""
+        if not word.strip() or (empty and not value.strip()):
+            what = f"the value of {empty}" if empty.startswith("--") else "a word of the command"
+            raise UserError(f"{what} is empty ({shown(word)}, perhaps a variable that is not set); give it")
 
 
-def _fail(message: str, code: int, *, lost: bool = False) -> NoReturn:
-    line = printable(" ".join(message.split()))
+def _fail(message: str, code: int, *, everybodys: bool = True) -> NoReturn:
+    """Say what is wrong, and end. What all ranks of a world find out is said by rank 0 alone."""
+    line, rank = printable(" ".join(message.split())), os.environ.get("RANK", "0") if is_launched() else "0"
     if len(line) > _LONGEST_LINE:
         line = f"{line[: _LONGEST_LINE // 2]} … {line[-_LONGEST_LINE // 2 :]}"
-    ranks.fail(line, code, _say, lost=lost)
+    if rank == "0" or not everybodys:
+        print(f"poise: {line if rank == '0' else f'rank {rank}: {line}'}", file=sys.stderr)  # noqa: T201
+    _end(code)
 
 
-def _say(line: str) -> None:
-    print(f"poise: {line}", file=sys.stderr)  # noqa: T201 - the one line a user gets
+def _end(code: int) -> NoReturn:
+    if is_launched():  # torch's threads may not like to end
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)

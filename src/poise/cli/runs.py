@@ -1,14 +1,17 @@
-"""The commands that run recipes."""
+"""The commands about runs: run recipes, and show what they found."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from poise.cli.ranks import joined_world
 from poise.cli.words import (
+    USUAL_FOLDER,
     Board,
     Checkpoints,
     CpusPerWorker,
@@ -20,12 +23,24 @@ from poise.cli.words import (
     Seed,
     Track,
     TrialsOn,
+    is_launched,
     out_option,
     path_argument,
+    path_option,
+    say,
     show,
 )
-from poise.recipes import DEFAULT_RECIPE
+from poise.errors import PoiseError, UserError, check_plain
+from poise.recipes import DEFAULT_RECIPE, parse_toml, recipe_names, recipe_text
+from poise.settings import KEYS, flat_keys, refuse_unknown
 from poise.store import CHECKPOINT_SECONDS
+from poise.words import counted, toml_value
+
+if TYPE_CHECKING:
+    from poise.runs import Plan, Run, RunFolder
+    from poise.training import Executor, World
+
+_WIDEST: Final = 32  # characters of a column of `--keys`; a longer value moves the rest of its line
 
 
 def run(
@@ -33,7 +48,7 @@ def run(
     overrides: Overrides = None,
     out: Out = None,
     seed: Seed = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and its cost.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done.")] = False,
     tensorboard: Board = False,
     track: Track = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
@@ -41,18 +56,24 @@ def run(
     cpus_per_worker: CpusPerWorker = None,
 ) -> None:
     """Run a recipe over its stream of phases."""
-    from poise.cli.running import show_plan, start_run, trials_elsewhere, words_to_plan
-    from poise.runs import Run, RunFolder
+    from poise.runs import Run, RunFolder, describe_plan
 
-    with joined_world() as world:
-        plan = words_to_plan(recipe, overrides, seed, outlined=dry_run)
+    with _joined_world() as world:
+        plan = _plan_of(recipe, overrides, seed, outlined=dry_run)
         folder = RunFolder(out or plan.default_folder())
+        job = Run(plan, folder, (), checkpoint_every, world=world)
+        if dry_run and world.joined:
+            raise UserError("--dry-run looks at one process; start it without torchrun")
         if dry_run:
-            show_plan(Run(plan, folder, world=world))
+            state = {
+                "new": f"{folder.path}, new",
+                "begun": f"{folder.path} holds this run, unfinished; continue with 'poise resume {folder.path}'",
+                "finished": f"{folder.path} holds this run, finished",
+            }[job.state()]
+            show(f"{describe_plan(plan)}\nfolder  {state}")
             return
-        with trials_elsewhere(plan, trials_on, cpus_per_worker, begins=not folder.exists) as executor:
-            job = Run(plan, folder, (), checkpoint_every, executor=executor, world=world)
-            start_run(job, tensorboard, track)
+        with _trials_elsewhere(plan, trials_on, cpus_per_worker, begins=not folder.exists) as job.executor:
+            _start(job, tensorboard, track)
 
 
 def resume(
@@ -67,39 +88,19 @@ def resume(
     ] = False,
 ) -> None:
     """Continue a run that was stopped or killed; the result is the same as without the stop."""
-    from poise.cli.running import (
-        finish_up,
-        is_finished,
-        make_observers,
-        refuse_under_torchrun,
-        resume_run,
-        show_result,
-        trials_elsewhere,
-    )
-    from poise.runs import RunDisplay, RunFolder, reopen
+    from poise.runs import RunFolder, reopen
     from poise.runs.checks import runner_in
 
-    with joined_world() as world:
-        if world.joined:
-            refuse_under_torchrun(trials_on)
-            resume_run(world, folder, checkpoint_every, tensorboard, track, restart=restart)
+    with _joined_world() as world:
+        opened = RunFolder(folder)
+        plan = world.broadcast(lambda: None if opened.exists and opened.finished else reopen(folder)[1])
+        if plan is None:
+            _finish_up(opened, world)
             return
-    if is_finished(folder):
-        given = {
-            "--tensorboard": tensorboard,
-            "--track": track,
-            "--checkpoint-every": checkpoint_every != CHECKPOINT_SECONDS,
-            "--trials-on": trials_on,
-            "--cpus-per-worker": cpus_per_worker,
-            "--restart": restart,
-        }
-        finish_up(RunFolder(folder), given)
-        return
-    opened, plan = reopen(folder)
-    observers = make_observers(opened, RunDisplay(len(plan.stream)), tensorboard, track)
-    with trials_elsewhere(plan, trials_on, cpus_per_worker) as executor:
-        job = runner_in(opened)(plan, opened, observers, checkpoint_every, executor=executor, restarts=restart)
-        show_result(job.resume(), folder)
+        runner = world.broadcast(lambda: runner_in(opened))
+        job = runner(plan, opened, (), checkpoint_every, world=world, restarts=restart)
+        with _trials_elsewhere(plan, trials_on, cpus_per_worker) as job.executor:
+            _carry_out(job, "begun", tensorboard, track)
 
 
 def sweep(
@@ -110,10 +111,9 @@ def sweep(
     on: On = None,
     cpus_per_worker: CpusPerWorker = None,
     cell: Annotated[int | None, typer.Option("--cell", help="Run only this cell, counted from 0.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with their state and time.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with their state.")] = False,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
-    from poise.cli.running import cells_elsewhere, refuse_elsewhere, show_outline, show_result, write_report
     from poise.report import comparison_table, load_result, read_run
     from poise.runs import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
 
@@ -121,18 +121,280 @@ def sweep(
     if cell is not None:
         cells = [pick_cell(cells, cell, file)]
     if dry_run:
-        refuse_elsewhere(on, cpus_per_worker)
-        show_outline(describe_sweep(cells, out, cell or 0))
+        outline = describe_sweep(cells, out, cell or 0)
+        show(outline.text)
+        whys: dict[str, list[str]] = {}
+        for name, error in outline.refused.items():
+            whys.setdefault(str(error), []).append(name)
+        if whys:
+            lines = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
+            raise UserError(f"{counted(len(outline.refused), 'cell')} would be refused: {lines}")
         return
-    with cells_elsewhere(on, cpus_per_worker, lanes) as executor:
+    with _on_a_cluster(on, "--on", cpus_per_worker, lanes) as executor:
         failed = sweep_cells(cells, out, lanes, checkpoint_every, executor=executor)
     if cell is not None:
         for error in failed.values():
             raise error
-        show_result(load_result(out / cells[0].name), out / cells[0].name)
+        _show_result(load_result(out / cells[0].name), out / cells[0].name)
         return
-    folders = [out / cell.name for cell in cells if cell.name not in failed]
+    folders = [out / each.name for each in cells if each.name not in failed]
     if folders:
         table = comparison_table([read_run(folder) for folder in folders])
-        show(f"\n{table}\n\nrun folders in {out}\n{write_report(folders, out)}")
+        show(f"\n{table}\n\nrun folders in {out}\n{_write_report(folders, out)}")
     refuse_failed(failed, cells)
+
+
+def crossval(
+    recipe: RecipeName = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, out_option("The folder of the run folders.", USUAL_FOLDER.format("crossval"))] = None,
+    seed: Seed = None,
+    lanes: LanesOption = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """An oracle: run every action of the space in all phases, and keep the best by the exam."""
+    from poise.report import actions_table, run_of_result, run_table
+    from poise.runs.checks import run_crossval
+
+    plan = _plan_of(recipe, overrides, seed)
+    folder = out or plan.default_folder("crossval")
+    result = run_crossval(plan, folder, lanes, say, checkpoint_every)
+    show(f"\n{actions_table(result)}\n\n{run_table(run_of_result(result))}\n\nrun folders in {folder}")
+
+
+def audit(
+    recipe: RecipeName = DEFAULT_RECIPE,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, out_option("Run folder.", f"{USUAL_FOLDER.format('POLICY')}-leak")] = None,
+    seed: Seed = None,
+    checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
+) -> None:
+    """Measure a leak: run a policy that is told the exam accuracy of its trials. Its results are labelled."""
+    from poise.runs import RunFolder
+    from poise.runs.checks import Audit
+
+    plan = _plan_of(recipe, overrides, seed)
+    usual = plan.default_folder()
+    _start(Audit(plan, RunFolder(out or usual.with_name(f"{usual.name}-leak")), (), checkpoint_every))
+
+
+def report(
+    paths: Annotated[list[Path], path_argument("Run folders, and folders of them.")],
+    out: Annotated[Path | None, out_option("A folder for index.html, tables and figures.")] = None,
+    watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
+    every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
+    maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
+) -> None:
+    """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
+    from poise.report import gather, watch
+    from poise.runs import RunFolder, report_maps
+
+    if watching and out is None:
+        raise UserError("--watch rewrites a page; say where with --out FOLDER")
+    look = partial(gather, paths)
+    found = watch(look, out, every, say) if watching and out is not None else look()
+    if not found.runs:
+        raise found.unread[0].error
+    say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
+    show(found.text())
+    if out is not None:
+        finished = [each.path for each in found.runs if RunFolder(each.path).model.exists()]
+        show(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
+
+
+def cam(
+    paths: Annotated[list[Path], path_argument("Finished run folders, or learners' files, side by side.")],
+    images: Annotated[list[Path] | None, path_option("--images", "Image files or folders of them.")] = None,
+    out: Annotated[Path, out_option("The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
+) -> None:
+    """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
+    from poise.report import check_picture, rows_table
+    from poise.runs import activation_maps
+
+    check_picture(out)
+    figure = activation_maps(paths, images or ())
+    figure.save(out)
+    show(f"{rows_table(figure.data)}\n\n{out}")
+
+
+def recipes(
+    name: Annotated[str | None, typer.Argument(help="Print this one: a name, or a TOML file.")] = None,
+    keys: Annotated[
+        bool, typer.Option("--keys", help="List the keys of recipes: type, default, what this recipe says, meaning.")
+    ] = False,
+) -> None:
+    """List the shipped recipes, or print one; with --keys, list the keys that can be given as key=value."""
+    if keys:
+        show(_keys_table(name))
+    elif name is not None:
+        show(recipe_text(name).rstrip())
+    else:
+        for known in recipe_names():
+            show(f"{known:22} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
+
+
+# What they share ------------------------------------------------------------------------------------------------------
+
+
+def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, outlined: bool = False) -> Plan:
+    """The plan that the words of a command describe; `outlined`: also where the images are not here."""
+    from poise.runs import in_order, load_recipe, make_plan, open_outlined, parse_once
+
+    words = list(overrides or [])
+    if "=" in recipe:  # no recipe given: the first word is an override
+        words, recipe = [recipe, *words], DEFAULT_RECIPE
+    for word in (word for word in words if "=" not in word):
+        if word in recipe_names() or word.endswith(".toml"):
+            if recipe == DEFAULT_RECIPE and "=" in words[0]:
+                raise UserError(f"{word} is a recipe, which comes first: poise … {word} {words[0]} …")
+            raise UserError(f"{recipe} and {word} are two recipes; give one, or make a sweep ('poise sweep FILE')")
+        if Path(word).is_dir():
+            raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
+    words += [f"seed={seed}"] if seed is not None else []
+    parse_once(words)
+    return make_plan(recipe, load_recipe(recipe, in_order(words)), open_outlined if outlined else None)
+
+
+@contextmanager
+def _joined_world() -> Iterator[World]:
+    """The world of a command that torchrun started, else that of this process. All ranks leave it together."""
+    from poise.training import ALONE, join_world
+
+    world = join_world() if is_launched() else ALONE
+    yield world
+    world.wait()  # until rank 0 is done, too: torchrun ends all ranks where one fails
+
+
+@contextmanager
+def _on_a_cluster(
+    place: str | None, option: str, cpus_per_worker: int | None, lanes: int | None = None
+) -> Iterator[Executor | None]:
+    """Where the option says that work is done; None: here."""
+    if place is None:
+        if cpus_per_worker is not None:
+            raise UserError(f"--cpus-per-worker is about the workers of a cluster; use it with {option} ray")
+        yield None
+        return
+    from poise.ray import make_executor
+
+    with make_executor(place, option, cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
+        yield executor
+
+
+@contextmanager
+def _trials_elsewhere(
+    plan: Plan, place: str | None, cpus_per_worker: int | None, *, begins: bool = True
+) -> Iterator[Executor | None]:
+    """Where `--trials-on` says that the trials of a run are run; one that `begins` connects before it trains."""
+    if place is not None and is_launched():
+        raise UserError("--trials-on does not go together with torchrun; leave out one of them")
+    with _on_a_cluster(place, "--trials-on", cpus_per_worker) as executor:
+        if executor is not None:
+            connected = executor.connect()  # type: ignore[attr-defined]
+            if not plan.settings.kind.asks:
+                say(f"policy={plan.settings.policy} asks for no trials: --trials-on makes this run no faster")
+            elif begins:
+                say(connected)
+        yield executor
+
+
+def _start(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
+    """Start a run, or say what its folder already holds. Under torchrun, which repeats a command, it goes on."""
+    from poise.report import load_result
+
+    world, path = job.world, job.folder.path
+    state = world.broadcast(job.state)
+    if state == "begun" and not world.joined:
+        raise UserError(f"{path} holds this run, unfinished; continue with 'poise resume {path}'")
+    if state == "finished":
+        if world.leads:
+            show(f"{path} holds this run, finished: average accuracy {load_result(path)['average_accuracy']:.2f}")
+        return
+    _carry_out(job, state, tensorboard, track)
+
+
+def _carry_out(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
+    """Start or resume a run; rank 0 of a world has its folder and shows it, the others follow."""
+    from poise.runs import Follower, Observer, RunDisplay, TensorBoard, make_tracker, open_ranks
+
+    world, plan = job.world, job.plan
+    if world.joined:
+        open_ranks(world, plan)
+    if not world.leads:
+        job = Follower(plan, job.folder, (), job.checkpoint_seconds, world=world)
+    else:
+        ranks = [f"{world.size} ranks"] if world.joined else []
+        opening = [*plan.notes, f"run folder {job.folder.path}", *ranks] if state == "new" else ranks
+        observers: list[Observer] = [RunDisplay(len(plan.stream), opening)]
+        observers += [TensorBoard(job.folder)] if tensorboard else []
+        observers += [make_tracker(track, job.folder)] if track is not None else []
+        job.observers = observers
+    result = job.start() if state == "new" else job.resume()
+    if result:
+        _show_result(result, job.folder.path)
+
+
+def _show_result(result: Mapping[str, Any], folder: Path) -> None:
+    """Print the table of a finished run, and write its page."""
+    from poise.report import run_of_result, run_table
+
+    show(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{_write_report([folder], folder)}")
+
+
+def _write_report(runs: Sequence[Path], out: Path) -> str:
+    """Write the report page of some runs into a folder, and say where; a failure does not fail the runs."""
+    from poise.report import gather
+    from poise.runfolder import REPORT
+
+    try:
+        return f"report {gather(runs).write(out / REPORT)}"
+    except (PoiseError, OSError) as error:
+        return f"no report: {error}"
+
+
+def _finish_up(folder: RunFolder, world: World) -> None:
+    """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
+    from poise.report import load_result
+    from poise.runfolder import PAGE, REPORT
+    from poise.runs import complete
+
+    if not world.leads:
+        return
+    result = load_result(folder.path)
+    show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
+    complete(folder)
+    if not folder.model.exists():
+        _write_model_again(folder)
+    if not (folder.path / REPORT / PAGE).exists():
+        show(_write_report([folder.path], folder.path))
+
+
+def _write_model_again(folder: RunFolder) -> None:
+    """Write the missing model of a finished run, which needs its data; the result stands without it."""
+    from poise.runs import reopen
+    from poise.runs.checks import runner_in
+
+    try:
+        opened, plan = reopen(folder.path)
+        runner_in(opened)(plan, opened).rewrite_model()
+    except PoiseError as error:
+        say(f"{folder.model.name} is missing and cannot be written again: {error}")
+    else:
+        show(f"{folder.model.name} was missing and is written again")
+
+
+def _keys_table(name: str | None) -> str:
+    """Every key of a recipe; with a recipe's name, also what that one says."""
+    rows = [("key", "type", "default", *([f"in {name}"] if name is not None else []), "meaning")]
+    values = {} if name is None else parse_toml(recipe_text(name), name)
+    for word, value in values.items():
+        check_plain(word, value)
+    refuse_unknown(values)
+    flat = {**values, **dict(flat_keys(values))}
+    for key in KEYS:
+        said = flat.get(key.name)
+        own = [] if name is None else ["" if said is None else toml_value(said)]
+        rows.append((key.name, key.kind, key.default, *own, key.meaning))
+    widths = [min(max(len(row[place]) for row in rows), _WIDEST) for place in range(len(rows[0]) - 1)]
+    lines = ("  ".join(f"{word:{width}}" for word, width in zip(row, [*widths, 0], strict=True)) for row in rows)
+    return "\n".join(line.rstrip() for line in lines)

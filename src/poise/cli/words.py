@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -68,6 +69,11 @@ CpusPerWorker = Annotated[
 ]
 Board = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard scalars (an extra).")]
 Track = Annotated[str | None, typer.Option("--track", help="Also write to wandb, trackio or mlflow (extras).")]
+
+
+def is_launched() -> bool:
+    """Whether torchrun started this process."""
+    return "TORCHELASTIC_RUN_ID" in os.environ and "RANK" in os.environ
 
 
 def show(text: str) -> None:

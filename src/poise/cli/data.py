@@ -1,4 +1,4 @@
-"""The command that makes a pack of a folder."""
+"""The commands about data sets. Only what reads images loads torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,46 @@ from typing import Annotated, Final
 
 import typer
 
-from poise.cli.words import out_option, path_argument, show
+from poise.cli.words import out_option, path_argument, path_option, say, show
+from poise.data.sources.registry import forget, listing
 
-AGAIN: Final = "interrupted; the same command goes on with the class that it was at"
+_AGAIN: Final = "interrupted; the same command goes on with the class that it was at"
+
+app = typer.Typer(invoke_without_command=True, help="List data sets, add or remove one, or pack one.")
 
 
-def data_pack(
+@app.callback()
+def data(context: typer.Context) -> None:
+    """List the data sets that are known and where they were found."""
+    if context.invoked_subcommand is None:
+        entries = listing()
+        longest = max(len(entry.name) for entry in entries)
+        for entry in entries:
+            show(f"{entry.name:{longest}} {entry.kind:14} {entry.where or entry.hint}")
+
+
+@app.command()
+def add(
+    name: Annotated[str, typer.Argument(help="Its name from now on.")],
+    source: Annotated[Path, path_option("--from", "The folder it lies in, or its pack.")],
+) -> None:
+    """Verify a data set and remember where it is."""
+    from poise.data.sources import add_source
+
+    added = add_source(name, source)
+    say(*added.notes)
+    show(f"{name}: {len(added.class_names)} classes, checked and remembered")
+
+
+@app.command()
+def remove(name: Annotated[str, typer.Argument(help="The name that it was added under.")]) -> None:
+    """Forget where an added data set is. Its files are left as they are."""
+    folder = forget(name)
+    show(f"{name}: no longer registered; {folder} is left as it is")
+
+
+@app.command()
+def pack(
     folder: Annotated[Path, path_argument("With one folder of images per class; or train/ and val/ (or test/).")],
     out: Annotated[Path, out_option("The pack, NAME.pack.")],
     size: Annotated[int, typer.Option("--size", help="Short side of the packed images in pixels.")] = 256,
@@ -52,10 +86,10 @@ def data_pack(
                 display.say(f"{resumed:,} images were packed before; going on")
             display.show("", f"packing {step.name}", step.images, step.total)
             if stop.is_set():
-                raise stop.interruption(AGAIN)
-    pack = Pack.open(out)
-    left_out = f", {pack.skipped} files left out" if pack.skipped else ""
+                raise stop.interruption(_AGAIN)
+    made = Pack.open(out)
+    left_out = f", {made.skipped} files left out" if made.skipped else ""
     show(
-        f"{out}: {sum(map(len, pack.blocks)):,} images of {len(pack.class_names)} classes, "
-        f"{pack.nbytes / 1e9:.3g} GB{left_out}; use it with data={out}"
+        f"{out}: {sum(map(len, made.blocks)):,} images of {len(made.class_names)} classes, "
+        f"{made.nbytes / 1e9:.3g} GB{left_out}; use it with data={out}"
     )
