@@ -29,11 +29,11 @@ from poise.data import (
 )
 from poise.learner.networks import build_model
 from poise.learner.phase import Phase, Runtime, first_preprocessing, is_given
-from poise.learner.settings import Settings, only_environment
+from poise.learner.settings import KEYS, Settings
 from poise.methods import Growth
-from poise.nets import net_info
+from poise.nets import is_installed, net_info
 from poise.training import DefaultsChosen, Event, PhaseStarted, Progress, Schedule, Situation, Trainer
-from poise.tuning import DEFAULT_POLICY, TrialSettings
+from poise.tuning import DEFAULT_POLICY, UNTUNED
 from poise.words import counted
 
 log = logging.getLogger(__name__)
@@ -48,20 +48,15 @@ PLASTIC: Final[Mapping[str, AxisValue]] = {
     "old_rows": "trained",
     "classifier": "ncm",
 }
-#: What `online` tries on small data beside the default: one action that holds old features too, and moves slowly.
-SMALL_SPACE: Final = {
-    "feature_kd": (0.3,),
-    "lr": (0.4,),  # as a multiple of the default
-    "backbone_rate": (0.0, 0.01, 0.1),
-    "ridge": (0.0, 1e4, 1e6, 1e8),
-}
-SMALL_TRIALS: Final = TrialSettings(environment="both", length=0.1, validation=10, even=False, classifier="trials")
-
+#: Where the first images are photos: features of a network that was trained on ImageNet, and a head of sums over them.
+PHOTO_NET: Final = "efficientnet-lite0"
+PHOTO_METHOD: Final = "ranpac"
+PHOTO_SIDE: Final = 48  # pixels, from which on images in colour count as photos
 
 HELD_OUT: Final = 0.2  # of each class, to judge the augmentation by
 FEWEST_HELD_OUT: Final = 8  # images, below which nothing is judged
 MOST_IMAGES: Final = 2_000  # that take part in judging
-JUDGING_LENGTH: Final = 0.4  # of a judging training, as a share of an untuned phase
+JUDGING_LENGTH: Final = 0.4  # of a judging training, as a share of a phase
 CLEARLY: Final = 2.0  # standard errors by which an augmentation must be worse to be left out
 
 
@@ -96,6 +91,7 @@ def suit(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
     data sets have, everything but the network is as in the paper's recipes.
     """
     open_keys = frozenset(settings.automatic)
+    settings = _choose_what_learns(settings, images, runtime)
     count, side = len(images), min(images.shape[1:])
     net = settings.net or (None if runtime.net is not None else suitable_net(side, count))
     schedule = settings.schedule
@@ -105,7 +101,7 @@ def suit(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
     adamw = schedule.optimiser == "adamw"
     values: dict[str, Any] = {
         "batch": batch,
-        "epochs": suitable_epochs(count, batch, thorough=settings.kind.tunes),
+        "epochs": suitable_epochs(count, batch),
         "decay": "cosine",
         "weight_decay": 0.01 if adamw else 5e-4,
     }
@@ -114,33 +110,40 @@ def suit(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
         chosen["images"] = count
     rate = 1e-3 if adamw else suitable_rate(batch)
     own = settings.made_method.default_action
-    action = dict(PLASTIC) if "method" in open_keys else {}
+    action = dict(PLASTIC) if "method" in open_keys and settings.method != PHOTO_METHOD else {}
     slow = "backbone_rate" in own and is_given(settings, runtime)
     action |= {} if slow else {"lr": rate}
     action = {axis: value for axis, value in action.items() if axis in own} | dict(settings.action)
-    found = settings.replace(
+    return settings.replace(
         **chosen,
         action=action,
         first_lr=settings.first_lr if slow or settings.first_lr is not None else rate,
         net=net,
         automatic=(),
     )
-    return found if settings.policy != DEFAULT_POLICY else _trying_little(found, open_keys)
 
 
-def _trying_little(settings: Settings, open_keys: Collection[str]) -> Settings:
-    """The settings with what `online` is like on small data, where that was left open."""
-    base, only = settings.default_action, only_environment(settings.made_method, settings.memory)
-    environment = only or SMALL_TRIALS.environment
-    scaled = {**SMALL_SPACE, "lr": tuple(round(share * base.lr, 6) for share in SMALL_SPACE["lr"])}
-    unused = {axis for axis, words in settings.choices.items() if not words}
-    space = {axis: tuple(values) for axis, values in scaled.items() if axis in base and axis not in unused}
-    options = {"safe": 1.0, **settings.policy_options} if "policy_options" in open_keys else settings.policy_options
-    return settings.replace(
-        space=space if "space" in open_keys and settings.tune is None else settings.space,
-        trials=SMALL_TRIALS.restricted_to(environment) if "trials" in open_keys else settings.trials,
-        policy_options=options,
-    )
+def _choose_what_learns(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
+    """Network and method for photos, and the policy, where the user named none of them.
+
+    A policy tunes where it was shown to gain: on as many images as the paper's data sets have. Who says what a policy
+    is to try wants one.
+    """
+    open_keys, chosen = frozenset(settings.automatic), dict[str, Any]()
+    if {"policy", "space", "trials", "policy_options"} <= open_keys and settings.tune is None:
+        chosen["policy"] = DEFAULT_POLICY if len(images) > FEW_IMAGES else UNTUNED
+    if {"method", "net"} <= open_keys and runtime.net is None and is_photo(images) and is_installed(PHOTO_NET):
+        chosen |= {"method": PHOTO_METHOD, "net": PHOTO_NET}
+    if not chosen:
+        return settings
+    said = {name: value for name, value in dict(settings).items() if name in KEYS and name not in open_keys}
+    again = Settings.resolve(**{**said, **chosen})
+    return again.replace(automatic=tuple(name for name in settings.automatic if name not in chosen))
+
+
+def is_photo(images: ImageSet) -> bool:
+    """Whether images look like photos: in colour, and large enough to show something."""
+    return min(images.shape[1:]) >= PHOTO_SIDE and not is_grey(images)
 
 
 def suitable_batch(images: int) -> int:
@@ -148,19 +151,18 @@ def suitable_batch(images: int) -> int:
     return 32 if images < 5_000 else 64
 
 
-def suitable_epochs(images: int, batch: int, *, thorough: bool) -> int:
+def suitable_epochs(images: int, batch: int) -> int:
     """Epochs of a phase of so many images: enough steps for few images, enough epochs for many.
 
     A phase of 800 images has 34 epochs and one of a quarter of them twice as many, within 30 and 80; a larger batch
-    than suits them means more epochs, up to four times as many. Where a policy tunes, phases are twice as long: whoever
-    waits for trials can wait for that.
+    than suits them means more epochs, up to four times as many.
 
-    >>> suitable_epochs(200, 32, thorough=False), suitable_epochs(800, 32, thorough=True)
-    (68, 68)
+    >>> suitable_epochs(200, 32), suitable_epochs(800, 32)
+    (68, 34)
     """
     usual = min(80.0, max(30.0, 34 * math.sqrt(800 / images)))
     longer = min(4.0, max(1.0, batch / suitable_batch(images)))
-    return round(usual * longer) * (2 if thorough else 1)
+    return round(usual * longer)
 
 
 def suitable_rate(batch: int) -> float:
@@ -186,6 +188,8 @@ def judge_augmentation(
     text, are not.
     """
     suitable = suitable_augmentation(min(images.shape[1:]))
+    if settings.made_method.freezes(0, given=is_given(settings, runtime)):
+        return Augmentation(pad=0, flip=False), "nothing is trained"
     if backbone_is_frozen(settings, images, runtime):
         return Augmentation(pad=0, flip=not is_grey(images)), "nothing of the network is trained"
     training, held = split_for_judging(images, settings.seed)
@@ -218,7 +222,7 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
         method=method,
         growth=Growth(0, int(images.labels.max()) + 1),
         preprocessing=first_preprocessing(method, images, kind, net_info(model.backbone)),
-        schedule=_judging_schedule(settings, schedule),
+        schedule=schedule.lasting(max(1, JUDGING_LENGTH * schedule.epochs)),
         backend=runtime.backend,
         seed=settings.seed,
         phase=0,
@@ -226,12 +230,6 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
     feed = situation.feed(images.select(torch.empty(0, dtype=torch.long)), images)
     grown = situation.grow_model(images)
     return Trainer(situation, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
-
-
-def _judging_schedule(settings: Settings, schedule: Schedule) -> Schedule:
-    # A tuned phase is twice as long (`suitable_epochs`), unless the user said its epochs; judging it is not.
-    doubled = settings.kind.tunes and schedule.images is not None
-    return schedule.lasting(max(1, JUDGING_LENGTH * schedule.epochs / (2 if doubled else 1)))
 
 
 def backbone_is_frozen(settings: Settings, images: ImageSet, runtime: Runtime) -> bool:
@@ -312,7 +310,7 @@ def warn_of_short_phase(settings: Settings, phase: Phase | None, begun: Event) -
 def _too_few_steps(settings: Settings, images: int) -> int:
     """The steps of a phase of so many images, if they are few and would be more if they were chosen; else 0."""
     batch = suitable_batch(images)
-    usual = len(batch_bounds(images, batch)) * suitable_epochs(images, batch, thorough=settings.kind.tunes)
+    usual = len(batch_bounds(images, batch)) * suitable_epochs(images, batch)
     steps = len(batch_bounds(images, settings.schedule.batch)) * settings.schedule.epochs
     return steps if steps < min(FEWEST_STEPS, usual) else 0
 

@@ -22,7 +22,7 @@ BALANCED: Final = "finetune"
 #: Keys that can be left open until the first images arrive.
 AUTOMATIC: Final = (
     *("method", "net", "epochs", "batch", "weight_decay", "decay", "warmup", "momentum", "optimiser"),
-    *("action", "first_lr", "space", "trials", "policy_options"),
+    *("action", "first_lr", "policy", "space", "trials", "policy_options"),
 )
 #: What `Learner` and `Settings.resolve` take.
 KEYS: Final = frozenset(LearnerKeys.model_fields)
