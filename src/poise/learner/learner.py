@@ -123,8 +123,8 @@ class Learner:
         action: axes of the method's default action to change, from the second phase on (`lr`, `classifier`, weights).
         first_lr: learning rate of the first phase.
         policy: what decides the action of each phase: `online` tries actions first, which takes longer; `fixed` trains
-            with the method's own; others are in `poise.policies`. If not given, `fixed` for few images, where tuning was
-            not shown to gain, and `online` for more than 20,000 in the first phase.
+            with the method's own; others are in `poise.policies`. If not given, `fixed` for few images, where tuning
+            was not shown to gain, and `online` for more than 20,000 in the first phase.
         policy_options: options of the policy, and wrappers around it such as `{"safe": 1.0, "every": 2}`.
         space: the actions it chooses from: `paper`, `joint`, `wide`, `online`, a grid of your own, or
             several, whose actions all count; if not given, the one that the policy brings along.

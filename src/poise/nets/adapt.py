@@ -438,6 +438,11 @@ LIBRARIES: Final[dict[str, tuple[Callable[[nn.Module], Adapted], Callable[[Modul
 }
 
 
+def has_pretrained() -> bool:
+    """Whether the packages of the extra `pretrained` are installed."""
+    return all(importlib.util.find_spec(name) is not None for name in LITE_PACKAGES)
+
+
 def _make_lite(pretrained: bool) -> Adapted:
     """EfficientNet-Lite0, frozen: 3.4 million weights that make 1,280 features, trained on ImageNet-1k."""
     try:
