@@ -82,7 +82,7 @@ def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:
     while not done or time.perf_counter() - began < given.seconds:
         number = done // given.per_split if given.per_split else 0
         attempt = Attempt(Trial(done, arm=done, epochs=short, round=number), another(action, done), "fc")
-        next(trials.run_all([attempt]))
+        trials.run_all([attempt])[0]
         done += 1
     return {
         "seconds_to_begin": round(begun, 2),

@@ -26,7 +26,7 @@ from .weights import assert_same, weights
 
 
 def run_one(trials: Trials, attempt: Attempt) -> TrialResult:
-    return next(trials.run_all([attempt]))
+    return trials.run_all([attempt])[0]
 
 
 MakeImages = Callable[..., ImageSet]

@@ -225,7 +225,7 @@ def try_attempt(key: str, packed: list[Pending], attempt: Attempt, circumstances
         _BENCH[key] = _import_ray().cloudpickle.loads(_import_ray().get(packed[0]))
     trials = _BENCH[key]
     with trials.inputs.situation.backend.active():
-        return next(iter(trials.run_all([attempt])))
+        return trials.run_all([attempt])[0]
 
 
 def _circumstances() -> dict[str, Any]:

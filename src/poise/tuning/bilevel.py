@@ -35,7 +35,7 @@ from poise.training import Event, Progress, Situation, TuningDone
 from poise.training.evaluate import BATCH
 from poise.training.noise import seeding
 from poise.training.step import class_counts, drawn_in_training, prior
-from poise.tuning.environments import Environment
+from poise.tuning.environments import Environment, draw_local
 from poise.tuning.results import Chosen, HyperStep
 from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
 
@@ -80,7 +80,7 @@ class BilevelTuner(Tuner):
         for entry in task.history:
             if isinstance(entry, Chosen):
                 return Choice(entry.action)
-        action, environment = self.default, task.trials.local()
+        action, environment = self.default, draw_local(task.trials.inputs, 0)
         if environment is None:
             log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
         else:

@@ -37,7 +37,6 @@ class TrialResult:
     outcome: Outcome
     classes: list[int]
     images: list[int]
-    old: int
     epochs: int
     hits: HitsPerClass
     split: Mapping[str, Any]
@@ -50,27 +49,13 @@ class TrialResult:
 
     def as_json(self) -> dict[str, Any]:
         """The record of the trial."""
-        epoch = str(self.epochs)
         return {
             "classes": self.classes,
             "images": self.images,
             "split": dict(self.split),
-            "rewards": {epoch: self._old_and_new(self.hits)} if self.hits else {},
-            "hits": {epoch: dict(self.hits)} if self.hits else {},
+            "hits": {str(self.epochs): dict(self.hits)} if self.hits else {},
             **({"legs": list(self.earlier_rewards)} if self.earlier_rewards else {}),
         }
-
-    def _old_and_new(self, hits: HitsPerClass) -> dict[str, dict[str, float | None]]:
-        """The reward on old and on new classes apart, for both classifiers."""
-        found: dict[str, dict[str, float | None]] = {}
-        for name, counts in hits.items():
-            shares = [right / images for right, images in zip(counts, self.images, strict=True)]
-            parts = {
-                part: [share for share, label in zip(shares, self.classes, strict=True) if (label < self.old) is is_old]
-                for part, is_old in (("old", True), ("new", False))
-            }
-            found[name] = {part: sum(values) / len(values) if values else None for part, values in parts.items()}
-        return found
 
 
 class Reward:
@@ -127,7 +112,6 @@ def join_results(parts: Sequence[TrialResult]) -> TrialResult:
         replace(last, reward=reward, per_class=shares),
         [label for part in parts for label in part.classes],
         [count for part in parts for count in part.images],
-        parts[0].old,
         parts[0].epochs,
         {name: [count for part in parts for count in part.hits[name]] for name in CLASSIFIERS} if known else {},
         {"parts": [dict(part.split) for part in parts]},

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -35,7 +35,7 @@ from poise.training import (
     remember_means,
     worthwhile_lanes,
 )
-from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_local, draw_tasks, is_possible
+from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_tasks, is_possible
 from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results, mean_outcome
 
 
@@ -122,31 +122,24 @@ class Trials:
         pace = inputs.situation.schedule.epochs / inputs.planned_epochs
         return images * pace * inputs.settings.trainings(inputs.situation.growth.new)
 
-    def local(self) -> Environment | None:
-        """The local environment of the first round, for tuners that are not policies."""
-        return draw_local(self.inputs, 0)
-
     def run(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
         """The results of all attempts in the order of asking, each time those that became known: none, one or more.
 
         Each trains until its trial's epoch and validates. A loss that diverges is a reward of 0 and stops nothing.
         """
-        return self.inputs.situation.backend.guard(self._run(attempts))
-
-    def _run(self, attempts: Sequence[Attempt]) -> Generator[list[TrialResult], None, None]:
-        rounds = {attempt.trial.round for attempt in attempts}
+        inputs, rounds = self.inputs, {attempt.trial.round for attempt in attempts}
         self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
         images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
         kinds = len({attempt.action.step_key for attempt in attempts})
-        self._lanes.limit(
-            worthwhile_lanes(images, kinds * self.inputs.settings.trainings(self.inputs.situation.growth.new))
-        )
+        captures = kinds * inputs.settings.trainings(inputs.situation.growth.new)
+        self._lanes.limit(worthwhile_lanes(images, captures))
         for results in self._executor.run(self, attempts):
-            yield [self.inputs.situation.backend.broadcast(result) for result in results]
+            yield [inputs.situation.backend.broadcast(result) for result in results]
 
-    def run_all(self, attempts: Sequence[Attempt]) -> Iterator[TrialResult]:
-        """The results of all attempts, in the order of asking."""
-        return (result for results in self.run(attempts) for result in results)
+    def run_all(self, attempts: Sequence[Attempt]) -> list[TrialResult]:
+        """The results of all attempts, in the order of asking, where no learner has set up the device."""
+        with self.inputs.situation.backend.active():
+            return [result for results in self.run(attempts) for result in results]
 
     def rest(self) -> None:
         """Give all memory back: nothing continues from what was reached, and any round can be drawn again."""
@@ -305,7 +298,7 @@ class Trials:
 
     def _result(self, task: LocalTask, attempt: Attempt, at: _Reached | None) -> TrialResult:
         """What a trial came to on a task; without anything reached it diverged."""
-        environment, old = task.environment, self.inputs.situation.growth.old
+        environment = task.environment
         split = {
             "environment": "local" if environment.later is None else "lookahead",
             "digest": environment.digest,
@@ -316,14 +309,13 @@ class Trials:
         order = sorted(range(len(rows)), key=rows.__getitem__)  # a look-ahead has the new classes in another order
         classes, counts = [rows[place] for place in order], [images[place] for place in order]
         if at is None or at.hits is None:
-            return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, counts, old, 0, {}, split)
+            return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, counts, 0, {}, split)
         last = environment.outcome(attempt.trial, at.hits[attempt.classifier])
         outcome = mean_outcome([*at.rewards, last])
         return TrialResult(
             replace(outcome, per_class=tuple(outcome.per_class[place] for place in order)),
             classes,
             counts,
-            old,
             at.epochs,
             {name: [found[place] for place in order] for name, found in at.hits.items()},
             split,
