@@ -146,7 +146,9 @@ def run_cell(job: tuple[str, bool], more: tuple[str, ...]) -> tuple[str, dict[st
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path, log = Path(folder) / "run", Path(folder) / "log"
-        command = ["run", recipe, *words, *more, "--out", str(path)]
+        replaced = {word.partition("=")[0] for word in more}
+        own = [word for word in words if word.partition("=")[0] not in replaced]
+        command = ["run", recipe, *own, *more, "--out", str(path)]
         if killed:
             run_killed(command, path, log)
         elif start(command, cell in RANKS, log).wait() != 0:
