@@ -65,24 +65,6 @@ def test_draws_have_the_mean_and_covariance_of_the_class(points: Tensor) -> None
         assert torch.allclose(torch.cov(drawn.T), covariance(head, 1), atol=0.05 * spread)
 
 
-def test_a_single_image_is_its_own_gaussian() -> None:
-    head = head_for(1)
-    head.describe(torch.ones(1, 5), torch.tensor([0]))
-    features, _ = head.draw(3, torch_generator(0, "draws"))
-    assert torch.allclose(features, torch.ones(3, 5))
-
-
-def test_room_is_made_for_new_classes_and_what_is_known_stays(points: Tensor) -> None:
-    head = head_for(1)
-    head.describe(points, torch.zeros(40, dtype=torch.long))
-    before = covariance(head, 0)
-    head.grow(2, torch_generator(0, "head"))
-    head.remember(3, 64)
-    assert head.means.shape == (3, 5)
-    assert torch.equal(covariance(head, 0), before)
-    assert head.counts.tolist() == [40, 0, 0]
-
-
 def test_classes_that_are_kept_keep_their_gaussians(points: Tensor) -> None:
     head = head_for(3)
     head.describe(points, torch.arange(40) % 3)

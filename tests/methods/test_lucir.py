@@ -45,26 +45,6 @@ def test_a_trial_on_half_of_the_new_classes_has_the_weight_of_the_phase_that_it_
     assert (sum(growth), *growth) == (15, 10, 5)
 
 
-def test_images_of_known_classes_alone_have_a_finite_weight() -> None:
-    student, teacher = (output(torch.eye(2), torch.zeros(2, 4)) for _ in range(2))
-    terms = Lucir().terms(student, teacher, torch.tensor([0, 1]), Growth(4, 0))
-    assert all(term.isfinite() for term in terms.values())
-
-
-def test_the_first_phase_is_plain_cross_entropy() -> None:
-    terms = Lucir().terms(output(torch.eye(2), torch.zeros(2, 4)), None, torch.tensor([0, 1]), Growth(0, 4))
-    assert list(terms) == ["ce"]
-    assert terms["ce"].item() == pytest.approx(np.log(4))
-
-
-def test_the_margin_is_on_cosines_and_classification_on_scaled_ones() -> None:
-    scores = torch.tensor([[0.6, 0.5, 0.1]])
-    teacher = output(torch.ones(1, 2), scores[:, :1], scale=10)
-    terms = Lucir().terms(output(torch.ones(1, 2), scores, scale=10), teacher, torch.tensor([0]), Growth(1, 2))
-    assert terms["margin"].item() == pytest.approx((0.4 + 0.0) / 2)
-    assert terms["ce"].item() == pytest.approx(np.log(1 + np.exp(-1) + np.exp(-5)))
-
-
 class TestGrowth:
     FEATURES = torch.tensor([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [-5.0, 0.0]])
 
@@ -86,8 +66,3 @@ class TestGrowth:
         expected = length * np.array([[-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
         np.testing.assert_allclose(model.head.new.detach().numpy(), expected, atol=1e-6)
         np.testing.assert_array_equal(model.head.old.detach().numpy(), rows)
-
-    def test_no_new_classes_ask_for_no_features(self) -> None:
-        model = self.model()
-        Lucir().grow(model, GrowthInputs(Growth(3, 0), torch_generator(0, "head", 1), self.unasked))
-        assert model.head.classes == 3

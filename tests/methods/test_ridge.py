@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from poise.methods import RidgeHead
-from poise.methods.frozen import RIDGES
 from poise.nets import Model, torch_generator
 
 
@@ -76,31 +75,6 @@ def test_the_ridge_is_the_one_with_the_smallest_held_out_error(points: tuple[Ten
         assert clear.best_ridge() < head.best_ridge()
 
 
-def test_both_forms_of_the_solution_agree(points: tuple[Tensor, Tensor]) -> None:
-    features, labels = points
-    for breadth in (30, 100):
-        head = head_for(3, breadth)
-        compare_ridges(head, features, labels)
-        lifted = torch.relu(features @ head.projection).double()
-        targets, is_held = torch.eye(3, dtype=torch.float64)[labels], torch.arange(60) // 3 % 5 == 4
-        for place, ridge in enumerate(RIDGES[6:], 6):
-            matrix = lifted[~is_held].T @ lifted[~is_held] + ridge * torch.eye(breadth, dtype=torch.float64)
-            weights = torch.linalg.solve(matrix, lifted[~is_held].T @ targets[~is_held])
-            error = float((lifted[is_held] @ weights - targets[is_held]).square().sum())
-            assert error == pytest.approx(float(head.held_out[place]), rel=1e-5)
-
-
-def test_few_images_are_not_held_out_and_still_give_a_ridge() -> None:
-    head = head_for(1)
-    one = torch.ones(1, 6)
-    compare_ridges(head, one, torch.tensor([0]))
-    assert not head.held_out.any()
-    add(head, one, torch.tensor([0]))
-    regress(head)
-    assert head.rows().isfinite().all()
-    assert float(head.scores(one)[0, 0].detach()) > 0.5
-
-
 def test_a_singular_sum_is_solved_with_a_larger_ridge() -> None:
     head = head_for(2)
     add(head, 1e4 * torch.ones(4, 6), torch.tensor([0, 1, 0, 1]))
@@ -149,8 +123,3 @@ def test_copies_share_the_sums_and_what_is_added_to_one_is_not_in_the_other(poin
     assert torch.equal(second.sums, first.sums)
     assert torch.equal(model.head.gram, before)
     assert torch.equal(model.head.sums, kept)
-
-
-def test_the_values_of_another_head_are_refused() -> None:
-    with pytest.raises(RuntimeError, match="size mismatch for gram"):
-        head_for(3, breadth=40).load_state_dict(head_for(3, breadth=50).state_dict())
