@@ -12,10 +12,11 @@ from poise.errors import UserError
 
 
 @contextmanager
-def locked(path: Path, busy: str) -> Iterator[None]:
+def locked(path: Path, busy: str, *, passing: bool = False) -> Iterator[None]:
     """Keep every other process out; the operating system ends the lock with this one, however it ends.
 
-    The empty file at `path` stays. Another process gets one line, which ends with `busy`.
+    The empty file at `path` stays unless it is `passing`: then whoever comes in the moment in which it is removed may
+    come in beside us. Another process gets one line, which ends with `busy`.
     """
     lock = FileLock(path)
     try:
@@ -27,6 +28,8 @@ def locked(path: Path, busy: str) -> Iterator[None]:
     try:
         yield
     finally:
+        if passing:
+            path.unlink(missing_ok=True)
         lock.release()
 
 

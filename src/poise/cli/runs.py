@@ -345,7 +345,10 @@ def _write_report(runs: Sequence[Path], out: Path) -> str:
     """Write the report page of some runs into a folder, and say where; a failure does not fail the runs."""
     from poise.report import gather
     from poise.runfolder import REPORT
+    from poise.runs import RunFolder
 
+    if RunFolder(out / REPORT).exists:
+        return f"no report: {out / REPORT} is a run folder"
     try:
         return f"report {gather(runs).write(out / REPORT)}"
     except (PoiseError, OSError) as error:

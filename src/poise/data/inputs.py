@@ -20,6 +20,7 @@ from poise.data.packs import TRAIN, Pack
 from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
+from poise.store import expand_user
 
 _ACCEPTED: Final = "pass an array or tensor, or a list of paths or PIL images, all of one kind"
 _AT_ONCE: Final = 32  # items of a dataset that are turned into bytes together
@@ -51,10 +52,10 @@ def open_images(
         labelled: whether a folder is one of class folders; if not, all image files in it and below it are taken.
         held_out: of a pack, take the test part where there is one.
     """
-    path = Path(images).expanduser() if isinstance(images, str | Path) else None
+    path = expand_user(images) if isinstance(images, str | Path) else None
     if isinstance(images, Pack) or (path is not None and (path.suffix == PACK or is_pack(path))):
         _refuse_labels(labels, images)
-        pack = images if isinstance(images, Pack) else Pack.open(Path(images).expanduser())
+        pack = images if isinstance(images, Pack) else Pack.open(expand_user(images))
         part = pack.exam_part if held_out else TRAIN
         return Images(pack.read(part, decoder), pack.names(part))
     if path is not None and path.is_dir():
@@ -121,7 +122,7 @@ def _pixels_of(images: Any, decoder: Decoder, first: int = 0) -> Tensor:  # noqa
     if not len(images):
         raise UserError("there are no images; give at least one")
     if all(isinstance(entry, str | Path) for entry in images):
-        images = [Path(entry).expanduser() for entry in images]
+        images = [expand_user(entry) for entry in images]
     if isinstance(images[0], Picture):
         return decoder.decode_all(images, first)
     kind = next((kind for kind in (np.ndarray, Tensor) if isinstance(images[0], kind)), None)

@@ -102,7 +102,7 @@ class Packing:
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
         lock = self.out.with_name(f"{self.out.name}.lock")
-        with locks.locked(lock, f"is packing {self.out}; wait for it"):
+        with locks.locked(lock, f"is packing {self.out}; wait for it", passing=True):
             self._refuse_existing()  # finished by another process meanwhile: many files take long to list
             try:
                 yield from self._pack(layout)

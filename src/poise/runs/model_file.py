@@ -86,7 +86,7 @@ class ModelFile:
             raise UserError(f"{place} is not a folder that can be written to; choose another MODEL")
         lock = locks.lock_beside(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        with locks.locked(lock, busy), _explain_memory(), contents_of(self.pending, AGAIN):
+        with locks.locked(lock, busy, passing=True), _explain_memory(), contents_of(self.pending, AGAIN):
             began = self._digest()  # before anything is read: what is written from here on is seen at the end
             found, given = self._find_pending(lesson), open_images(lesson.folder)
             if found is not None and (learner := self._find_learned(found, lesson, given, began)) is not None:

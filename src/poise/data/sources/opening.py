@@ -25,6 +25,7 @@ from poise.data.sources.registry import (
     remember,
 )
 from poise.errors import UserError
+from poise.store import expand_user
 
 __all__ = [
     "ArraySource",
@@ -53,7 +54,7 @@ def open_source(data: str | Path, *, size: int | None = None, outlined: bool = F
             of those of a pack is cut out (None: all of it).
         outlined: of one of ImageNet's data sets that is not here or not packed, say how many classes and images it has.
     """
-    name, path = str(data), Path(data).expanduser()
+    name, path = str(data), expand_user(data)
     if is_published(name) and size is not None:
         raise UserError(f"{name} has images of one fixed size; leave out image_size={size}, it is for class folders")
     if name == EMBEDDED:
@@ -99,7 +100,7 @@ def add_source(name: str, folder: Path) -> Source:
         raise UserError(f"'{name}' cannot name a data set; use letters, digits, '-' and '_' only")
     if name == EMBEDDED:
         raise UserError(f"'{EMBEDDED}' is the embedded data set; register the folder under another name")
-    place = folder.expanduser().resolve()
+    place = expand_user(folder).resolve()
     if not place.is_dir():
         raise UserError(f"{folder} is not a folder; give the folder that holds the data set, or a pack")
     if name in RELEASES:
