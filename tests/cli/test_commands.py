@@ -194,7 +194,6 @@ def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(pois
     assert [line.split()[1] for line in done.out.splitlines()[1:3]] == ["new", "finished"]
     (plain / "result.json").unlink()
     assert "   1  begun     " in poise("sweep", "sweep.toml", "--out", "runs", "--dry-run", "--cell", "1").out
-    assert "leave --cpus-per-worker out" in poise("sweep", "sweep.toml", "--dry-run", "--cpus-per-worker", "2").err
 
 
 def test_a_recipe_of_ones_own(poise: Command) -> None:
