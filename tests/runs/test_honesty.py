@@ -27,11 +27,11 @@ from poise.runs.checks import Audit
 #: The rooms in which nothing may look at an exam image.
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")
 #: What gives pixels of a store, or something that is made of them.
-PIXELS = ("gather", "part", "all", "loaded", "identity", "to", "image", "rows", "pixels", "flat")
+PIXELS = ("gather", "part", "all", "loaded", "identity", "to", "picture", "rows", "pixels", "flat")
 #: What a store says of itself, and what makes views of it or gives a store that is sealed itself.
 HARMLESS = {
     *("shape", "device", "sizes", "dtype", "nbytes", "is_even", "in_memory", "lasting", "known_by_pixels"),
-    *("expect", "lies_on", "select", "compacted", "host"),
+    *("lies_on", "select", "compacted", "host"),
 }
 
 

@@ -19,6 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
 from functools import partial
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
@@ -182,6 +183,9 @@ class Packing:
             yield from map(work, pieces)
             return
         context = multiprocessing.get_context("spawn")
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        resource_tracker.ensure_running()  # a process of Python's own, which would end with a closed terminal
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with ProcessPoolExecutor(self.jobs, context, _begin_worker) as pool:
             try:
                 yield from map_ahead(pool, work, pieces, 4 * self.jobs)

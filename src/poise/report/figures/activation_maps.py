@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from poise.data import to_pixels
+from poise.data import Decoder, open_images
 from poise.errors import UserError, not_learned
 from poise.learner import Images, Learner
 from poise.nets import Model
@@ -89,7 +89,8 @@ def look(learner: Learner, images: Images) -> list[Look]:
     """What the learner predicts for each image, and where it looks for that."""
     if learner.shape_ is None:
         raise not_learned()
-    pixels = to_pixels(images, learner.shape_[1:], learner.shape_[0], learner.knowledge.short_side)
+    decoder = Decoder(learner.shape_[1:], learner.shape_[0], learner.knowledge.short_side)
+    pixels = open_images(images, decoder=decoder, labelled=False).store.all()
     chances = learner.predict_proba(pixels)
     rows = chances.argmax(axis=1)
     heats = _heats(learner, pixels, torch.from_numpy(rows))
