@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-
 from poise.cli.packs import AGAIN
 
 from .samples import Command, pictures
