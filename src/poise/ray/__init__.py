@@ -118,8 +118,7 @@ class Executor:
         if todo := [cell for cell in cells if not bench.folder(cell).finished]:
             bench.say(self.connect())
             with _Token(out) as token:
-                tasks = {self._start_cell(cell, out, token, bench): cell for cell in todo}
-                found = self._gather_cells(bench, tasks)
+                found = self._gather_cells(bench, todo, lambda cell: self._start_cell(cell, out, token, bench))
         here = LocalExecutor(lanes_on("cpu", 1))
         finished = [cell for cell in cells if cell not in todo]  # which says so, and completes what a kill left out
         known = [result for results in here.run(bench, finished) for result in results]
@@ -135,11 +134,19 @@ class Executor:
         words |= {"checkpoint_seconds": bench.checkpoint_seconds}
         return self._task(run_cell, gpu=1 / (self.lanes or 1) if gpu else 0).remote(words, _circumstances())
 
-    def _gather_cells(self, bench: CellBench, tasks: dict[Pending, Cell]) -> dict[str, Failure | None]:
+    def _gather_cells(
+        self, bench: CellBench, cells: Sequence[Cell], start: Callable[[Cell], Pending]
+    ) -> dict[str, Failure | None]:
+        """Start every cell as soon as the phase 0 that it starts from is there, and wait for all."""
         results: dict[str, Failure | None] = {}
-        waiting = list(tasks)
-        while waiting and not bench.stop.is_set():
-            done, waiting = self._ray.wait(waiting, timeout=WAIT_SECONDS)
+        tasks: dict[Pending, Cell] = {}
+        unstarted, waiting = list(cells), list[Pending]()
+        while (waiting or unstarted) and not bench.stop.is_set():
+            ready = [cell for cell in unstarted if bench.ready(cell)] or ([] if waiting else unstarted)
+            begun = {start(cell): cell for cell in ready}
+            tasks |= begun
+            unstarted = [cell for cell in unstarted if cell not in ready]
+            done, waiting = self._ray.wait([*waiting, *begun], timeout=WAIT_SECONDS)
             for task in done:
                 cell = tasks[task]
                 try:

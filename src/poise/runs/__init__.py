@@ -7,7 +7,6 @@ from poise.runs.folder import RunFolder
 from poise.runs.lessons import Lesson
 from poise.runs.model_file import ModelFile
 from poise.runs.observers import Observer, RunDisplay
-from poise.runs.overrides import in_order, parse_once
 from poise.runs.plan import Plan, make_plan, open_outlined, reopen
 from poise.runs.prediction import (
     Prediction,
@@ -18,12 +17,11 @@ from poise.runs.prediction import (
     set_reject,
 )
 from poise.runs.ranks import Follower, open_ranks
-from poise.runs.recipe import Recipe, load_recipe, make_recipe
+from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe
 from poise.runs.run import Run, complete
 from poise.runs.stopping import ignore_signals
-from poise.runs.sweep import refuse_failed, sweep_cells
+from poise.runs.sweep import SweepOutline, describe_sweep, refuse_failed, sweep_cells
 from poise.runs.sweep_file import Cell, pick_cell, read_sweep
-from poise.runs.sweep_outline import SweepOutline, describe_sweep
 from poise.runs.trackers import TRACKERS, TensorBoard, Tracker, make_tracker
 
 __all__ = [
@@ -56,7 +54,6 @@ __all__ = [
     "make_tracker",
     "open_outlined",
     "open_ranks",
-    "parse_once",
     "pick_cell",
     "predict_files",
     "predict_paths",

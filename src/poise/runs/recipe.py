@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from pydantic import model_validator
 
@@ -13,9 +15,10 @@ from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Runtime, Settings, suit
 from poise.methods import METHODS
 from poise.recipes import read_recipe
-from poise.runs.overrides import parse_override, set_key
-from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, refuse_unknown
+from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, refuse_unknown, takes, takes_only_text
 from poise.tuning import tuner_names
+
+_MOST_PARTS: Final = 4  # parts of a key with dots between
 
 
 class Recipe(RecipeKeys):
@@ -85,15 +88,19 @@ def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
 
 def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Recipe:
     """A validated recipe from plain values; every mistake is one line that names the right word."""
-    for name, value in values.items():
-        check_plain(name, value)
     if isinstance(overrides, str | Mapping) or not all(isinstance(word, str) for word in overrides):
         raise UserError(f"overrides={shown(overrides)} must be a list of texts, such as ['setting=tfs', 'epochs=2']")
+    return recipe_with(values, [parse_override(text) for text in overrides])
+
+
+def recipe_with(values: Mapping[str, Any], changes: Sequence[tuple[list[str], Any]]) -> Recipe:
+    """A recipe with some keys changed, each given by its path in the tables; what belonged to others goes."""
+    for name, value in values.items():
+        check_plain(name, value)
     merged = dict(values)
-    given = [parse_override(text) for text in overrides]
-    for path, value in given:
+    for path, value in changes:
         set_key(merged, path, value)
-    keys = {path[0] for path, _ in given}
+    keys = {path[0] for path, _ in changes}
     if "groups" in keys and "setting" not in keys:
         merged["setting"] = "groups"
     if "setting" in keys and "groups" not in keys and merged["setting"] != "groups":
@@ -104,3 +111,85 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
         merged.pop("policy_options", None)  # they belong to another policy
     refuse_unknown(merged)
     return Recipe(**merged)
+
+
+# Overrides: `key=value` as a command line gives it --------------------------------------------------------------------
+
+
+def parse_override(text: str) -> tuple[list[str], Any]:
+    """`memory.total=2000` → (["memory", "total"], 2000); values as in TOML, a bare word is a string.
+
+    For a key that takes only text, a number, a date and true or false are strings, too, as they were typed.
+    """
+    key, found, value = text.partition("=")
+    if not found or not key.strip() or not value.strip():
+        raise UserError(f"{shown(text)} is not key=value, e.g. setting=tfs")
+    if len(text.splitlines()) > 1 or any(character < " " for character in text):
+        raise UserError(f"{shown(text)} must be one key=value, on one line")
+    if len(key.split()) > 1:
+        raise UserError(
+            f"{shown(text)} is more than one key=value; give each as a word of its own, the recipe before it"
+        )
+    path = key.strip().split(".")
+    if len(path) > _MOST_PARTS:
+        raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_MOST_PARTS} parts")
+    try:
+        parsed = tomllib.loads(f"value = {value}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        parsed = value.strip()
+        if parsed[0] in "[{" and takes(".".join(path), "list", "table"):
+            raise UserError(
+                f"the value of '{'.'.join(path)}' is not TOML: {shown(parsed)}; close every bracket and put each word "
+                """in quotation marks, e.g. tune='["kd","lr"]' in a shell"""
+            ) from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
+        raise UserError(f"the value of '{'.'.join(path)}' is too long or nested too deep: {shown(value)}") from error
+    if takes_only_text(".".join(path)) and not isinstance(parsed, str | list | dict):
+        parsed = value.strip()  # a folder that is called 2024, or by a date
+    check_plain(".".join(path), parsed)
+    return path, parsed
+
+
+def in_order(overrides: Sequence[str]) -> list[str]:
+    """The overrides of a command line, whole tables first; what is given twice, or would undo another, is refused."""
+    pairs = [(".".join(path), value) for path, value in map(parse_override, overrides)]
+    for (one, value), (other, another) in itertools.combinations(pairs, 2):
+        if one == other:
+            raise UserError(f"{one} is given twice, as {shown(value)} and {shown(another)}; give it once")
+        if contradict(one, value, other, another):
+            raise UserError(f"{one} and {other} are both given, and one would undo the other; give one of them")
+    return sorted(overrides, key=lambda text: text.partition("=")[0].count("."))
+
+
+def tables_first(pairs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    """Keys with their values, a whole table such as `memory` before keys of it, which then add to it."""
+    return sorted(pairs, key=lambda pair: pair[0].count("."))
+
+
+def contradict(one: str, value: object, other: str, another: object) -> bool:
+    """Whether one of two overrides would undo the other: a table and a key of it, or two sizes of the memory."""
+    if {one, other} == {"memory.per_class", "memory.total"}:
+        return True
+    for whole, size, key in ((one, value, other), (other, another, one)):
+        if key.startswith(f"{whole}."):
+            short = whole == "memory" and isinstance(
+                size, int
+            )  # for memory.per_class, beside which there are other keys
+            return not short or key in ("memory.per_class", "memory.total")
+    return False
+
+
+def set_key(values: dict[str, Any], path: list[str], value: object) -> None:
+    """Set the key at this path of nested tables, in place."""
+    name, rest = path[0], path[1:]
+    if not rest:
+        values[name] = value
+        return
+    inner = values.get(name, {})
+    inner = {"per_class": inner} if name == "memory" and isinstance(inner, int) else inner
+    inner = dict(inner) if isinstance(inner, dict) else {}
+    if name == "memory" and rest[0] in ("per_class", "total"):
+        inner.pop("per_class", None)
+        inner.pop("total", None)
+    set_key(inner, rest, value)
+    values[name] = inner

@@ -2,29 +2,31 @@
 
 Each cell is an ordinary run folder. Runs take turns in one thread; on a GPU each has a stream of its own, so that
 the device works on several at once while none of them changes a number of another. A run that finds no memory beside
-the others waits until there is more of it.
+the others waits until there is more of it. A cell that starts from the phase 0 of another begins once that is there.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
 from poise import store
-from poise.errors import Interrupted, OutOfMemory, RunFailed, UserError, kind_and_line
+from poise.errors import Interrupted, OutOfMemory, PoiseError, RunFailed, UserError, kind_and_line
 from poise.progress import SweepDisplay
 from poise.report import load_result
-from poise.runs.folder import RunFolder
+from poise.runs.dryrun import refuse_early
+from poise.runs.folder import RunFolder, refuse_file
 from poise.runs.observers import CellObserver, CellView
 from poise.runs.run import Run, Running, complete
+from poise.runs.starting import refuse_start_of
 from poise.runs.stopping import Stop, stopping
 from poise.runs.sweep_file import Cell
-from poise.runs.sweep_order import rounds
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
 from poise.words import counted
 
@@ -37,16 +39,24 @@ Failure = RunFailed | UserError
 class CellBench:
     """Runs cells, each in a folder of its own in `out`: finished ones are not run again, stopped ones are resumed.
 
-    Sent elsewhere it is quiet, and nobody there asks it to stop.
+    `awaited` has, by its name, the cell from whose phase 0 a cell starts. Sent elsewhere a bench is quiet, and nobody
+    there asks it to stop.
     """
 
     out: Path
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     view: CellView | None = None
     stop: Stop = field(default_factory=Stop)
+    awaited: Mapping[str, Cell] = field(default_factory=dict)
+    _ended: set[str] = field(default_factory=set)
 
     def __reduce__(self) -> tuple[type[CellBench], tuple[Path, float]]:
         return CellBench, (self.out, self.checkpoint_seconds)
+
+    def ready(self, cell: Cell) -> bool:
+        """Whether the phase 0 that a cell starts from is there, or will never be."""
+        other = self.awaited.get(cell.name)
+        return other is None or other.name in self._ended or self.folder(other).phase_0.exists()
 
     def work(self, cell: Cell, lane: Lane) -> Work[Failure | None]:
         """One run, from where it stands; its error, if it fails. One that does not fit beside others is tried again."""
@@ -83,9 +93,9 @@ class CellBench:
         return RunFolder(self.out / cell.name)
 
     def _run(self, cell: Cell) -> Running:
-        folder, plan = self.folder(cell), cell.plan
+        folder = self.folder(cell)
         observers = (CellObserver(cell.name, self.view),) if self.view is not None else ()
-        run = Run(plan, folder, observers, self.checkpoint_seconds, self.stop)
+        run = Run(cell.plan, folder, observers, self.checkpoint_seconds, self.stop)
         if not folder.exists:
             return (yield from run.starting())
         run.refuse_other()
@@ -96,6 +106,8 @@ class CellBench:
 
     def say(self, line: str, ended: str | None = None) -> None:
         """Say a line about a cell, and perhaps that it has `ended`."""
+        if ended is not None:
+            self._ended.add(ended)
         if self.view is not None:
             self.view.say(line)
             if ended is not None:
@@ -112,29 +124,77 @@ def sweep_cells(
     """Run every cell that is not finished, `lanes` at a time; returns why cells failed, by name.
 
     Without a number of lanes there is one on a CPU, and on a GPU eight, or as many as fit into its memory. A
-    cell that fails stops no other. One that starts from another's phase 0 is run after those that do not.
+    cell that fails stops no other.
     """
-    parts, errors = rounds(cells, out), dict[str, Failure]()
+    awaited = find_awaited(cells, out)
     stop, view = Stop(), SweepDisplay([cell.name for cell in cells])
-    executor = executor or LocalExecutor(cell_lanes(lanes, cells), admits=lambda: not stop.is_set())
-    bench = CellBench(out, checkpoint_seconds, view, stop)
+    bench = CellBench(out, checkpoint_seconds, view, stop, awaited)
+    executor = executor or LocalExecutor(cell_lanes(lanes, cells), lambda: not stop.is_set(), bench.ready)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
         view.say(line)
     with stopping(stop), closing(view):
-        for part in parts:
-            found = [result for results in executor.run(bench, part) for result in results]
-            if stop.is_set():
-                break
-            errors |= {cell.name: error for cell, error in zip(part, found, strict=True) if error is not None}
+        found = [result for results in executor.run(bench, cells) for result in results]
     if stop.is_set():
         raise stop.interruption("interrupted; the same command continues with the unfinished cells")
-    return errors
+    return {cell.name: error for cell, error in zip(cells, found, strict=True) if error is not None}
 
 
 def refuse_failed(failed: Collection[str], cells: Sequence[Cell]) -> None:
     """Say which cells failed, if any did."""
     if failed:
         raise RunFailed(f"{len(failed)} of {counted(len(cells), 'cell')} failed: {', '.join(failed)}")
+
+
+def find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell]:
+    """By its name, for each cell that has not begun: the one from whose phase 0 it starts, if that is not there yet.
+
+    Cells that wait for each other are refused, and a phase 0 that would not fit, before anything is trained.
+    """
+    refuse_file(out)
+    folders = {str((out / cell.name).resolve()): cell for cell in cells}
+    found = dict[str, Cell]()
+    for cell in cells:
+        start = cell.plan.recipe.start
+        if start in folders and not RunFolder(out / cell.name).exists and not RunFolder(start).phase_0.exists():
+            found[cell.name] = other = folders[start]
+            try:
+                if cell.plan.source.is_here and other.plan.source.is_here:
+                    refuse_start_of(out / other.name, other.plan, cell.plan)
+            except UserError as error:
+                raise UserError(f"{cell.name}: {error}") from error
+    for name in found:
+        seen = [name]
+        while seen[-1] in found:
+            seen.append(found[seen[-1]].name)
+            if seen[-1] in seen[:-1]:
+                which = ", ".join(sorted({*seen}))
+                raise UserError(f"none of these cells can be the first, each starts from one of them: {which}")
+    return found
+
+
+class SweepOutline(NamedTuple):
+    """What a sweep would do, as text, and why some of its cells would be refused, by name."""
+
+    text: str
+    refused: dict[str, PoiseError]
+
+
+def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOutline:
+    """Each cell, the first of which has this number, with its state. Cells that could not be run are refused."""
+    awaited, refused = find_awaited(cells, out), dict[str, PoiseError]()
+    lines, left = ["cell  state     folder"], 0
+    for place, cell in enumerate(cells, number):
+        try:
+            state = Run(cell.plan, RunFolder(out / cell.name)).state()
+            if state != "finished":
+                cell.plan.new_learner()
+                refuse_early(cell.plan, cell.plan.images()[0], reads=state == "new" and cell.name not in awaited)
+                left += 1
+        except PoiseError as error:
+            state, refused[cell.name] = "refused", error
+        lines.append(f"{place:4d}  {state:8}  {cell.name}")
+    lines += ["", f"{left} of {counted(len(cells), 'cell')} to run"]
+    return SweepOutline("\n".join(lines), refused)
 
 
 def cell_lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:

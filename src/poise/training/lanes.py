@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -136,14 +136,16 @@ class Lanes:
         jobs: Sequence[Job[T]],
         *,
         admits: Callable[[], bool] = lambda: True,
+        ready: Callable[[int], bool] = lambda place: True,
         waits: Callable[[int], None] = lambda place: None,
         too_large: Callable[[int, Exception], T] | None = None,
     ) -> Generator[list[T], None, None]:
         """Run all jobs, taking turns; after every round those results that became known, in the order of asking.
 
         Between two rounds others may have their turn. A job that waits starts on whichever lane is free, as long as
-        `admits` says so. One that finds no memory beside others starts again when there is more of it, and `waits` is
-        told; one that finds none alone raises, unless `too_large` makes a result of that.
+        `admits` says so and the job is `ready`; where none is ready or at work, the first one starts. One that finds no
+        memory beside others starts again when there is more of it, and `waits` is told; one that finds none alone
+        raises, unless `too_large` makes a result of that.
         """
         self.backend.synchronise()  # what they start from was queued elsewhere
         waiting, told = deque(range(len(jobs))), 0
@@ -153,7 +155,11 @@ class Lanes:
             while active or waiting:
                 may_start = admits()
                 while may_start and waiting and len(active) < len(self):
-                    lane, place = self._idle_lane(active), waiting.popleft()
+                    place = next(filter(ready, waiting), None if active else waiting[0])
+                    if place is None:
+                        break
+                    waiting.remove(place)
+                    lane = self._idle_lane(active)
                     active[place] = lane, jobs[place](lane)
                 if not active:
                     break
@@ -265,6 +271,7 @@ class LocalExecutor:
 
     lanes: Lanes
     admits: Callable[[], bool] = lambda: True  # whether another attempt may start
+    ready: Callable[[Any], bool] = lambda attempt: True  # whether this attempt may start beside others
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
         """Taking turns, as many at once as there are lanes."""
@@ -276,4 +283,8 @@ class LocalExecutor:
             bench.waits(attempts[place])
 
         jobs = [partial(bench.work, attempt) for attempt in attempts]
-        return self.lanes.run(jobs, admits=self.admits, waits=waits, too_large=too_large)
+
+        def ready(place: int) -> bool:
+            return self.ready(attempts[place])
+
+        return self.lanes.run(jobs, admits=self.admits, ready=ready, waits=waits, too_large=too_large)
