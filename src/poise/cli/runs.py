@@ -238,7 +238,7 @@ def recipes(
 
 def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, outlined: bool = False) -> Plan:
     """The plan that the words of a command describe; `outlined`: also where the images are not here."""
-    from poise.runs import in_order, load_recipe, make_plan, open_outlined, parse_once
+    from poise.runs import in_order, load_recipe, make_plan, open_outlined
 
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
@@ -251,7 +251,6 @@ def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, 
         if Path(word).is_dir():
             raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
     words += [f"seed={seed}"] if seed is not None else []
-    parse_once(words)
     return make_plan(recipe, load_recipe(recipe, in_order(words)), open_outlined if outlined else None)
 
 
