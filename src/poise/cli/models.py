@@ -17,7 +17,7 @@ from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
 if TYPE_CHECKING:
-    from poise.runs import Prediction
+    from poise.modelfile import Prediction
 
 Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.", readable=False)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
@@ -56,7 +56,8 @@ def learn(
 
     If it is interrupted, the learner is unchanged, and the same command resumes.
     """
-    from poise.runs import Lesson, ModelFile, ignore_signals
+    from poise.modelfile import Lesson, ModelFile
+    from poise.runs import ignore_signals
 
     given = {
         "method": method,
@@ -109,7 +110,7 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Print the most probable class of each image, and how probable it is."""
-    from poise.runs import ModelFile, predict_paths, read_paths, set_reject
+    from poise.modelfile import ModelFile, predict_paths, read_paths, set_reject
 
     named, streamed = [path for path in paths if path != STREAM], STREAM in paths
     if null and not streamed:
@@ -160,7 +161,7 @@ def _standard_input() -> BufferedIOBase:
 
 def info(model: Trained, as_json: Json = False) -> None:
     """Print what a learner's file holds: classes, phases, image size, network, kept images and how it learns."""
-    from poise.runs import ModelFile
+    from poise.modelfile import ModelFile
 
     found = ModelFile(model).summarise()
     if as_json:
@@ -177,8 +178,8 @@ def score(
     device: Device = "auto",
 ) -> None:
     """Print how many images of each class are recognised. Use images that it was not trained on."""
+    from poise.modelfile import ModelFile, score_folder
     from poise.report import align_columns
-    from poise.runs import ModelFile, score_folder
 
     found = score_folder(ModelFile(model).load(device), folder)
     say(*(f"not read: {prediction.unread}" for prediction in found.unread))

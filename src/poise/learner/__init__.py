@@ -12,8 +12,7 @@ from poise.learner.learner import Learner
 from poise.learner.networks import build_model
 from poise.learner.phase import Runtime, planned_work
 from poise.learner.settings import KEYS, Settings
-from poise.learner.state import Knowledge, Label, LearnerState, Lookup, save_state
-from poise.learner.summary import LearnerSummary
+from poise.learner.state import Knowledge, Label, LearnerState, Lookup, SavedLearner, save_state
 from poise.learner.upkeep import Exemplar
 
 __all__ = [
@@ -25,9 +24,9 @@ __all__ = [
     "Labels",
     "Learner",
     "LearnerState",
-    "LearnerSummary",
     "Lookup",
     "Runtime",
+    "SavedLearner",
     "Settings",
     "build_model",
     "least_images",

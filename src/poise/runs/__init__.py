@@ -4,18 +4,8 @@ from poise.runs.cam import activation_maps, report_maps
 from poise.runs.dryrun import describe_plan
 from poise.runs.examiner import Exam, Examiner, split_for_development
 from poise.runs.folder import RunFolder
-from poise.runs.lessons import Lesson
-from poise.runs.model_file import ModelFile
 from poise.runs.observers import Observer, RunDisplay
 from poise.runs.plan import Plan, make_plan, open_outlined, reopen
-from poise.runs.prediction import (
-    Prediction,
-    predict_files,
-    predict_paths,
-    read_paths,
-    score_folder,
-    set_reject,
-)
 from poise.runs.ranks import Follower, open_ranks
 from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe
 from poise.runs.run import Run, complete
@@ -30,11 +20,8 @@ __all__ = [
     "Exam",
     "Examiner",
     "Follower",
-    "Lesson",
-    "ModelFile",
     "Observer",
     "Plan",
-    "Prediction",
     "Recipe",
     "Run",
     "RunDisplay",
@@ -55,15 +42,10 @@ __all__ = [
     "open_outlined",
     "open_ranks",
     "pick_cell",
-    "predict_files",
-    "predict_paths",
-    "read_paths",
     "read_sweep",
     "refuse_failed",
     "reopen",
     "report_maps",
-    "score_folder",
-    "set_reject",
     "split_for_development",
     "sweep_cells",
 ]

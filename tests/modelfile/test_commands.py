@@ -24,8 +24,8 @@ from torch import Tensor
 from poise import Augmentation, Learner, UserError, store
 from poise.data.packs import TEST, Pack
 from poise.learner import save_state
+from poise.modelfile import Lesson, ModelFile, prediction
 from poise.nets import Model
-from poise.runs import Lesson, ModelFile, prediction
 from poise.training import Evaluator, Extracted
 
 from .samples import TINY, Command, Done, pictures
@@ -756,7 +756,7 @@ def test_a_folder_in_the_place_of_the_model_does_not_cost_what_was_learned(
             model.mkdir()
         save_state(*words, **options)
 
-    monkeypatch.setattr("poise.runs.model_file.save_state", replace_and_save)
+    monkeypatch.setattr("poise.modelfile.file.save_state", replace_and_save)
     pictures(Path("more"), "yak emu")
     done = poise("learn", model, "more")
     assert done.code == 1

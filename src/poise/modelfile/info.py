@@ -11,8 +11,7 @@ from typing import Any, Final, Self
 
 from poise import store
 from poise.errors import reading
-from poise.learner.networks import Shape
-from poise.learner.state import Label, SavedLearner
+from poise.learner import Label, SavedLearner
 from poise.words import counted, one_line
 
 #: Where a file says of which classes its kept images are.
@@ -50,7 +49,7 @@ class LearnerSummary:
     path: Path
     classes: tuple[Label, ...]
     phases: int
-    shape: Shape | None
+    shape: tuple[int, int, int] | None
     network: str | None
     parameters: int
     kept: Mapping[Label, int] | None

@@ -9,7 +9,7 @@ import pytest
 from poise import Learner, UserError
 from poise.data import Budget
 from poise.errors import Damaged
-from poise.learner import LearnerSummary
+from poise.modelfile import LearnerSummary
 
 from .samples import digits, learner
 
