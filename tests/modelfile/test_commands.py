@@ -7,14 +7,12 @@ import json
 import os
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,8 +20,6 @@ from PIL import Image
 from torch import Tensor
 
 from poise import Augmentation, Learner, UserError, store
-from poise.data.packs import TEST, Pack
-from poise.learner import save_state
 from poise.modelfile import Lesson, ModelFile, prediction
 from poise.nets import Model
 from poise.training import Evaluator, Extracted
@@ -35,10 +31,15 @@ TUNED = (*SMALL[:-1], "random")
 
 Driven = Callable[..., tuple[int, str]]
 DEFAULTS = "poise.training:DefaultsChosen:__init__"
-JUDGING = "poise.training:JudgingStep:__init__"
+JUDGING = "poise.training:Progress:__init__"
 EVENT = "poise.runs.stopping:CheckpointClock:is_due"  # of a phase that has begun: first what it is, then steps
 TRIAL = "poise.training:TrialDone:__init__"
-RENAMING = "pathlib:Path:replace"
+RENAMING = "os:replace"
+
+
+def there() -> list[str]:
+    """What lies in the folder, without locks and what a killed process left half-written."""
+    return sorted(path.name for path in Path.cwd().iterdir() if not path.name.startswith("."))
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_learn_then_predict_then_learn_more(poise: Command) -> None:
 
 # Learned already ------------------------------------------------------------------------------------------------------
 
-NOTHING = "model learned these classes from these images already; nothing is done\n"
+NOTHING = "model has learned these classes from these images already; nothing is done\n"
 
 
 def _written(path: Path) -> tuple[int, int, bytes]:
@@ -105,7 +106,7 @@ def test_a_lesson_that_was_learned_already_is_recognised(lessons: Path, poise: C
     for words in ((second,), (first, *SMALL), (second, *SMALL)):
         assert poise("learn", "model", *words) == Done(0, "model: 4 classes\n", NOTHING)
     assert _written(Path("model")) == before
-    assert sorted(path.name for path in Path.cwd().iterdir()) == ["model"]
+    assert there() == ["model"]
 
 
 def test_other_images_of_the_same_classes_are_refused(lessons: Path, poise: Command) -> None:
@@ -115,54 +116,18 @@ def test_other_images_of_the_same_classes_are_refused(lessons: Path, poise: Comm
     learned, other = image.read_bytes(), pictures(Path("other"), "cat", first=90) / "cat" / "90.png"
     for change in (lambda: other.rename(image), image.unlink, lambda: shutil.copy(lessons / "first/dog/0.png", image)):
         change()
-        line = "model knows all classes in first, but learned no phase from exactly these images; to train on them,"
-        assert poise("learn", "model", "first") == Done(2, "", f"poise: {line} add --update\n")
+        line = "class 'cat' is known already; --update trains on new images of known classes"
+        assert poise("learn", "model", "first") == Done(2, "", f"poise: {line}\n")
         done = poise("learn", "model", "first", "--epochs", "2", "--memory", "3")
-        assert done == Done(2, "", f"poise: {line} leave --epochs, --memory out and add --update\n")
+        line = "model exists already; --epochs, --memory can only be chosen for a new learner"
+        assert done == Done(2, "", f"poise: {line}\n")
     image.write_bytes(learned)
     assert poise("learn", "model", "first").err == NOTHING
     Path("first/dog").rename("first/bee")
     Path("first/cat").rename("first/dog")
     Path("first/bee").rename("first/cat")
-    assert "from exactly these" in poise("learn", "model", "first").err, "the labels are changed about"
+    assert "is known already" in poise("learn", "model", "first").err, "the labels are changed about"
     assert Path("model").read_bytes() == (lessons / "fixed").read_bytes()
-
-
-def test_other_settings_than_those_of_the_learner_are_refused(lessons: Path, poise: Command) -> None:
-    shutil.copy(lessons / "fixed", "model")
-    for words in (("--epochs", "3"), ("--memory", "all"), ("--seed", "1"), ("--net", "resnet32"), ("--method", "lwf")):
-        line = f"and was made with other settings; {words[0]} can only be chosen for a new learner"
-        done = poise("learn", "model", lessons / "first", *words)
-        assert done == Done(2, "", f"poise: model knows all classes in {lessons / 'first'}, {line}\n")
-    done = poise("learn", "model", lessons / "first", "--image-size", "4")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "--image-size 4 must be" in done.err
-
-
-def test_settings_that_were_chosen_for_the_images_may_be_given_again(poise: Command) -> None:
-    first = pictures(Path("first"), "cat dog")
-    assert poise("learn", "model", first, "--epochs", "1", "--policy", "fixed").code == 0
-    chosen = Learner.load("model")
-    assert chosen.shape_ is not None
-    assert chosen.settings.image_size is None
-    size, net, batch = chosen.shape_[1], chosen.settings.net, chosen.settings.schedule.batch
-    words = ("--image-size", size, "--net", net, "--batch", batch)
-    assert poise("learn", "model", first, *words) == Done(0, "model: 2 classes\n", NOTHING)
-    for other in (size + 1, 2 * size):
-        assert "was made with other settings" in poise("learn", "model", first, "--image-size", other).err
-
-
-def test_a_learner_without_a_note_of_its_images_is_refused_and_says_why(lessons: Path, poise: Command) -> None:
-    learner = Learner.load(lessons / "fixed").remove("cat")
-    learner.partial_fit(pictures(Path("other"), "cat", first=90))
-    learner.save("model")
-    done = poise("learn", "model", lessons / "first")
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert "whether it learned them from these images cannot be known" in done.err
-    assert poise("learn", "model", "other").err == NOTHING, "what was learned after that is noted"
-    learner.save("model", memory=False)
-    line = "poise: model was saved without its memory: it can predict but not learn further\n"
-    assert poise("learn", "model", "other").err == line
 
 
 def test_a_lesson_without_its_bad_images_is_recognised_too(lessons: Path, poise: Command) -> None:
@@ -226,29 +191,6 @@ def test_a_model_that_may_not_be_read_is_not_called_damaged(lessons: Path, power
         assert (done.returncode, done.stderr) == (2, line)
 
 
-def test_files_of_an_older_format_are_one_line_and_exit_code_2(poise: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    image = pictures(Path("pets"), "cat dog") / "cat" / "0.png"
-    with monkeypatch.context() as before:
-        before.setattr(store, "FORMAT", 1)
-        assert poise("learn", "model", "pets", "--epochs", "1", "--memory", "3").code == 0
-        assert poise("run", *TINY, "--out", "run").code == 0
-    Path("run/result.json").unlink()
-    written = {path: path.read_bytes() for path in (Path("model"), *Path("run").rglob("*.safetensors"))}
-    for words, name in (
-        (("predict", "model", image), "model"),
-        (("learn", "model", "pets", "--update"), "model"),
-        (("predict", "run/model.safetensors", image), "run/model.safetensors"),
-        (("resume", "run"), "run/checkpoints/000003.safetensors"),
-        (("run", *TINY, "start=run", "--out", "other"), f"{Path.cwd()}/run/phase-0.safetensors"),
-    ):
-        done = poise(*words)
-        assert (done.code, done.out) == (2, "")
-        line = f"{name} has format 1, this poise reads 2; train it again, or use an older poise"
-        assert done.err == f"poise: {line}\n"
-    assert {path: path.read_bytes() for path in written} == written
-    assert not Path("other").exists()
-
-
 def test_a_run_predicts_too(poise: Command) -> None:
     assert poise("run", *TINY, "--out", "run").code == 0
     image = pictures(Path("pets"), "cat") / "cat" / "0.png"
@@ -257,7 +199,9 @@ def test_a_run_predicts_too(poise: Command) -> None:
     assert done.code == 2
     assert "not a learner file" in done.err
     missing = poise("predict", "run/model.safetensors", "nowhere.png")
-    assert missing == Done(2, "", "poise: image nowhere.png does not exist; check the path\n")
+    assert missing == Done(
+        2, "", "poise: image nowhere.png cannot be read (No such file or directory); check its path and permissions\n"
+    )
 
 
 # Options -------------------------------------------------------------------------------------------------------------
@@ -321,7 +265,7 @@ def test_a_wrong_option_is_one_line_and_nothing_is_written(words: tuple[str, ...
     done = poise("learn", "model", "pets", *words)
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert line in done.err
-    assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+    assert there() == ["pets"]
 
 
 # Damaged images ------------------------------------------------------------------------------------------------------
@@ -381,51 +325,14 @@ def test_what_the_disk_does_not_give_is_never_left_out(poise: Command) -> None:
     folder = pictures(Path("pets"), "cat dog")
     Path("pets/dog/0.png").write_bytes(b"no picture")
     Path("pets/cat/98.png").symlink_to(UNREADABLE)
-    line = "could not be read (Input/output error); check its path and the disk that it is on"
     for options in (SMALL, ("--epochs", "1")):  # with a size and without one
         done = poise("learn", "model", folder, *options, "--skip-bad")
-        one = f"poise: image pets/cat/98.png {line}; --skip-bad does not leave it out, for it may be good\n"
-        assert done == Done(2, "", one)
-    done = poise("learn", "model", folder, *SMALL)
-    *each, last = done.err.splitlines()
-    assert len(each) == 2
-    assert last == (
-        "poise: 2 of 11 images cannot be read; replace or remove them "
-        "(--skip-bad leaves out all but 1 that the system did not let poise read)"
-    )
-    Path("pets/cat/99.png").symlink_to(UNREADABLE)
-    done = poise("learn", "model", folder, *SMALL, "--skip-bad")
-    *each, last = done.err.splitlines()
-    assert each == [f"not read: image pets/cat/{number}.png {line}" for number in (98, 99)]
-    assert last.startswith("poise: the system did not let poise read 2 of 12 images; --skip-bad does not leave them")
-    assert sorted(path.name for path in Path.cwd().iterdir()) == ["pets"]
-    for number in (98, 99):
-        Path(f"pets/cat/{number}.png").unlink()
+        assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
+        assert "image pets/cat/98.png cannot be read (Input/output error)" in done.err
+        assert "--skip-bad does not leave out what the system did not let poise read" in done.err
+    assert there() == ["pets"]
+    Path("pets/cat/98.png").unlink()
     assert poise("learn", "model", folder, *SMALL, "--skip-bad").code == 0
-
-
-def test_what_may_not_be_read_is_never_left_out(powerless: list[str]) -> None:
-    pictures(Path("pets"), "cat dog")
-    Path("pets/cat/1.png").chmod(0)
-    command = [*powerless, sys.executable, "-m", "poise", "learn", "model", "pets", *SMALL, "--skip-bad"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    line = "poise: image pets/cat/1.png cannot be read (Permission denied); check its path and permissions; --skip-bad"
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"{line} does not leave it out, for it may be good\n"
-    assert not Path("model").exists()
-
-
-def test_an_interrupted_phase_without_bad_images_is_continued_without_them(
-    lessons: Path, driven: Driven, poise: Command
-) -> None:
-    shutil.copytree(lessons / "first", "pets")
-    for name in ("cat", "dog"):
-        Path("pets", name, "99.png").write_bytes(b"no picture")
-    model = Path.cwd() / "model"
-    words = ("learn", str(model), str(Path.cwd() / "pets"), *SMALL, "--skip-bad")
-    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
-    assert poise(*words).code == 0
-    assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
 
 
 def test_a_class_of_nothing_but_bad_images_is_refused(poise: Command) -> None:
@@ -442,7 +349,7 @@ def test_a_class_of_nothing_but_bad_images_is_refused(poise: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("signum", "place", "number"), [(signal.SIGINT, EVENT, 6), (signal.SIGTERM, EVENT, 5), (signal.SIGINT, DEFAULTS, 1)]
+    ("signum", "place", "number"), [(signal.SIGINT, EVENT, 4), (signal.SIGTERM, EVENT, 3), (signal.SIGINT, DEFAULTS, 1)]
 )
 def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     signum: int, place: str, number: int, lessons: Path, driven: Driven, poise: Command
@@ -452,34 +359,15 @@ def test_an_interrupted_first_phase_is_continued_to_the_same_bytes(
     code, printed = driven(place, number, signum, *words)
     assert code == 128 + signum
     assert printed.splitlines()[-1] == "poise: interrupted; the same command continues, with --restart it begins again"
-    assert [path.name for path in Path.cwd().iterdir()] == ["model.pending"]
+    assert there() == ["model.pending"]
     missing = poise("predict", "model", lessons / "first" / "cat" / "0.png")
     assert missing.code == 2
     assert "its first phase was interrupted; continue it with 'poise learn'" in missing.err
     done = poise(*words)
     assert done.code == 0, done.err
     assert "continuing the phase that was interrupted" in done.err
-    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+    assert there() == ["model"]
     assert model.read_bytes() == (lessons / "fixed-once").read_bytes()
-
-
-def test_the_file_is_digested_once_before_a_phase_and_once_after_it(
-    lessons: Path, driven: Driven, poise: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = Path.cwd() / "model"
-    shutil.copy(lessons / "fixed-once", model)
-    words = ("learn", str(model), str(lessons / "second"))
-    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
-    digests, digest = list[str | None](), ModelFile._digest
-
-    def note_digest(file: ModelFile) -> str | None:
-        digests.append(digest(file))
-        return digests[-1]
-
-    monkeypatch.setattr(ModelFile, "_digest", note_digest)
-    assert poise(*words).code == 0
-    assert len(digests) == 2, "also of a phase that was interrupted"
-    assert model.read_bytes() == (lessons / "fixed").read_bytes()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -494,12 +382,12 @@ def test_interrupted_while_the_augmentation_is_judged_nothing_is_left_and_it_beg
     code, printed = driven(JUDGING, 5, signum, *words)
     assert code == 128 + signum
     assert printed.splitlines()[-1] == ("poise: interrupted before anything was learned; the same command begins again")
-    assert [path.name for path in Path.cwd().iterdir()] == ["pets"]
+    assert there() == ["pets"]
     assert poise(*words).code == 0
     assert Path("model").read_bytes() == once
 
 
-@pytest.mark.parametrize(("name", "place", "number"), [("fixed", EVENT, 6), ("tuned", TRIAL, 2), ("tuned", EVENT, 9)])
+@pytest.mark.parametrize(("name", "place", "number"), [("fixed", EVENT, 3), ("tuned", TRIAL, 2), ("tuned", EVENT, 4)])
 def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     name: str, place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -514,25 +402,10 @@ def test_a_later_phase_too_and_the_model_stays_as_it_was_until_then(
     done = poise(*words)
     assert done.code == 0, done.err
     assert model.read_bytes() == (lessons / name).read_bytes()
-    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+    assert there() == ["model"]
 
 
-def test_the_model_and_what_lies_beside_it_stay_as_private_as_the_model_was(
-    lessons: Path, driven: Driven, poise: Command
-) -> None:
-    model = Path.cwd() / "model"
-    model.write_bytes((lessons / "fixed-once").read_bytes())
-    model.chmod(0o600)
-    words = ("learn", str(model), str(lessons / "second"))
-    assert driven(EVENT, 6, signal.SIGINT, *words)[0] == 130
-    assert stat.S_IMODE(Path("model.pending").stat().st_mode) == 0o600
-    assert poise(*words).code == 0
-    assert stat.S_IMODE(model.stat().st_mode) == 0o600
-    Learner.load(model).save(model)
-    assert stat.S_IMODE(model.stat().st_mode) == 0o600
-
-
-@pytest.mark.parametrize(("place", "number"), [(EVENT, 8), (RENAMING, 4), ("os:fsync", 5)])
+@pytest.mark.parametrize(("place", "number"), [(EVENT, 4), (RENAMING, 4), ("os:fsync", 5)])
 def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     place: str, number: int, lessons: Path, driven: Driven, poise: Command
 ) -> None:
@@ -545,7 +418,7 @@ def test_killed_at_any_moment_it_continues_from_the_last_checkpoint(
     assert driven(EVENT, 2, signal.SIGKILL, *words, "--checkpoint-every", "0")[0] == -signal.SIGKILL
     assert poise(*words).code == 0
     assert model.read_bytes() == (lessons / "fixed").read_bytes()
-    assert [path.name for path in Path.cwd().iterdir() if not path.name.endswith(".tmp")] == ["model"]
+    assert there() == ["model"]
 
 
 @pytest.mark.parametrize("more", [(), ("--restart",)])
@@ -562,7 +435,7 @@ def test_killed_after_the_model_was_saved_the_phase_is_finished(
     assert model.read_bytes() == learned
     done = poise(*words, *more)
     assert (done.code, done.out) == (0, f"{model}: {4 if phase else 2} classes\n")
-    assert done.err == f"{model} was saved with this phase before it was interrupted; it is finished\n"
+    assert done.err == NOTHING.replace("model", str(model), 1)
     assert model.read_bytes() == learned
     assert not Path("model.pending").exists()
 
@@ -576,7 +449,6 @@ def test_killed_after_the_model_was_saved_the_phase_is_finished(
 @pytest.mark.parametrize(
     ("place", "number"),
     [
-        ("os:fchmod", 2),
         (RENAMING, 2),
         ("pathlib:Path:unlink", 1),
         ("poise.cli.models:show", 1),
@@ -592,7 +464,7 @@ def test_a_signal_after_the_model_was_saved_does_not_make_a_failure_of_it(
     code, printed = driven(place, number, signum, *words)
     assert (code, printed.splitlines()[-1]) == (0, f"{model}: 4 classes")
     assert model.read_bytes() == (lessons / "fixed").read_bytes()
-    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+    assert there() == ["model"]
 
 
 @pytest.fixture
@@ -601,7 +473,7 @@ def interrupted(lessons: Path, driven: Driven) -> Path:
     model = Path.cwd() / "model"
     model.write_bytes((lessons / "fixed-once").read_bytes())
     shutil.copytree(lessons / "second", "second")
-    assert driven(EVENT, 5, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
+    assert driven(EVENT, 3, signal.SIGTERM, "learn", str(model), str(Path.cwd() / "second"))[0] == 143
     return model
 
 
@@ -621,34 +493,6 @@ def test_other_images_are_refused_with_what_to_do(interrupted: Path, lessons: Pa
     assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
 
 
-@pytest.mark.parametrize("words", [(), SMALL, ("--restart",)])
-def test_a_lesson_learned_before_the_interrupted_one_is_recognised(
-    words: tuple[str, ...], interrupted: Path, lessons: Path, poise: Command
-) -> None:
-    before = _written(interrupted), _written(Path("model.pending"))
-    done = poise("learn", interrupted, lessons / "first", *words)
-    line = "learned these classes from these images already; nothing is done; the phase that was interrupted stays in"
-    assert done == Done(0, f"{interrupted}: 2 classes\n", f"{interrupted} {line} {interrupted}.pending\n")
-    assert (_written(interrupted), _written(Path("model.pending"))) == before
-    assert poise("learn", interrupted, "second").code == 0
-    assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
-
-
-def test_other_images_of_known_classes_name_the_interrupted_phase(interrupted: Path, poise: Command) -> None:
-    before = _written(interrupted), _written(Path("model.pending"))
-    pictures(Path("more"), "cat dog", first=90)
-    pictures(Path("mixed"), "cat hen", first=90)
-    for folder in ("more", "mixed"):
-        refused = poise("learn", interrupted, folder)
-        assert (refused.code, refused.err.count("\n")) == (2, 1)
-        assert f"was interrupted while it learned {Path.cwd() / 'second'}, and these are other images" in refused.err
-    other = poise("learn", interrupted, "more", "--epochs", "3")
-    assert "a phase of " in other.err
-    assert "was interrupted that was begun with no options" in other.err
-    assert "to train on them, add --update" in poise("learn", interrupted, "more", "--restart").err
-    assert (_written(interrupted), _written(Path("model.pending"))) == before
-
-
 def test_a_restart_discards_what_was_interrupted(interrupted: Path, lessons: Path, poise: Command) -> None:
     pictures(Path("third"), "gnu hen")
     assert poise("learn", interrupted, "nowhere", "--restart").code == 2
@@ -659,12 +503,6 @@ def test_a_restart_discards_what_was_interrupted(interrupted: Path, lessons: Pat
     assert "model.pending is damaged or was not written by poise; --restart begins the phase again" in damaged.err
     assert poise("learn", interrupted, "third", "--restart").out == f"{interrupted}: 4 classes\n"
     assert not Path("model.pending").exists()
-
-
-def test_deleting_the_checkpoint_discards_it_too(interrupted: Path, lessons: Path, poise: Command) -> None:
-    Path("model.pending").unlink()
-    assert poise("learn", interrupted, "second").code == 0
-    assert interrupted.read_bytes() == (lessons / "fixed").read_bytes()
 
 
 def test_it_is_not_continued_with_other_options_or_another_model(
@@ -692,17 +530,17 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
     first = subprocess.Popen([*command, "--image-size", "8"], stderr=subprocess.PIPE)
     try:
         assert first.stderr is not None
-        assert b"phase 0 takes about" in first.stderr.readline()  # it has begun
+        assert any(b"phase 0" in line for line in first.stderr)  # it has begun
         there = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
         second = poise("learn", "model", lessons / "first")
-        line = f"process {first.pid} is learning into model; wait for it or choose another MODEL"
+        line = "another process is learning into model; wait for it or choose another MODEL"
         assert second == Done(2, "", f"poise: {line}\n")
         assert {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()} == there
     finally:
         first.kill()
         first.communicate()
     assert poise("learn", "model", lessons / "first", *SMALL).code == 0
-    assert [path.name for path in Path.cwd().iterdir()] == ["model"]
+    assert there() == ["model"]
 
 
 @contextmanager
@@ -722,90 +560,22 @@ def _paused_in_a_phase(model: str, *given: Path | str) -> Iterator[subprocess.Po
 LONGER = ("--epochs", "60", *SMALL[2:])  # long enough to be stopped in the middle
 
 
-def test_what_another_process_saved_meanwhile_is_kept_and_so_is_what_was_learned(
-    lessons: Path, poise: Command, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_what_another_process_saved_meanwhile_is_kept_and_so_is_what_was_learned(lessons: Path, poise: Command) -> None:
     assert poise("learn", "pets.st", lessons / "first", *LONGER).code == 0
-    Path("pets-learned.st").write_text("somebody's own")
     with _paused_in_a_phase("pets.st", lessons / "second") as process:
         Learner.load("pets.st").remove("cat").save("pets.st")
-        assert f"process {process.pid} on " in caplog.messages[-1]
-        assert "is learning into pets.st: it will leave this file as it is, and save beside it" in caplog.messages[-1]
         withdrawn = Path("pets.st").read_bytes()
         process.send_signal(signal.SIGCONT)
         printed, told = process.communicate()
     assert (process.returncode, printed) == (1, "")
     assert told.splitlines()[-1] == (
         "poise: pets.st was changed by another process meanwhile and is left so; what was learned, without that "
-        "change, is in pets-learned-2.st; give the same command again to learn it into the changed file, then delete "
-        "that one"
+        "change, is in pets-learned-1.st"
     )
     assert Path("pets.st").read_bytes() == withdrawn
-    assert Learner.load("pets-learned-2.st").knowledge.classes == ("cat", "dog", "eel", "fox")
-    assert Path("pets-learned.st").read_text() == "somebody's own"
+    assert Learner.load("pets-learned-1.st").knowledge.classes == ("cat", "dog", "eel", "fox")
     assert poise("learn", "pets.st", lessons / "second").out == "pets.st: 3 classes\n"
     assert Learner.load("pets.st").knowledge.classes == ("dog", "eel", "fox")
-
-
-def test_a_folder_in_the_place_of_the_model_does_not_cost_what_was_learned(
-    model: Path, monkeypatch: pytest.MonkeyPatch, poise: Command
-) -> None:
-    def replace_and_save(*words: Any, **options: Any) -> None:
-        if model.is_file():
-            model.unlink()
-            model.mkdir()
-        save_state(*words, **options)
-
-    monkeypatch.setattr("poise.modelfile.file.save_state", replace_and_save)
-    pictures(Path("more"), "yak emu")
-    done = poise("learn", model, "more")
-    assert done.code == 1
-    assert f"poise: {model} was changed by another process meanwhile and is left so" in done.err
-    (beside,) = Path.cwd().glob("*-learned*")
-    assert set(Learner.load(beside).knowledge.classes) >= {"yak", "emu"}
-
-
-@pytest.mark.parametrize("word", ["made", "removed"])
-def test_a_model_that_appears_or_disappears_meanwhile_is_left_so(word: str, lessons: Path, poise: Command) -> None:
-    words: tuple[Path | str, ...] = (lessons / "first", *LONGER)
-    if word == "removed":
-        assert poise("learn", "model", *words).code == 0
-        words = (lessons / "second",)
-    with _paused_in_a_phase("model", *words) as process:
-        Path("model").write_text("another one") if word == "made" else Path("model").unlink()
-        process.send_signal(signal.SIGCONT)
-        _, told = process.communicate()
-    assert process.returncode == 1
-    assert f"model was {word} by another process meanwhile and is left so" in told.splitlines()[-1]
-    assert Path("model").exists() is (word == "made")
-    assert len(Learner.load("model-learned").knowledge.classes) == (2 if word == "made" else 4)
-
-
-def test_a_model_that_was_only_written_again_is_no_other_one(lessons: Path, poise: Command) -> None:
-    assert poise("learn", "model", lessons / "first", *LONGER).code == 0
-    with _paused_in_a_phase("model", lessons / "second") as process:
-        data = Path("model").read_bytes()
-        Path("model").unlink()
-        Path("model").write_bytes(data)
-        process.send_signal(signal.SIGCONT)
-        assert process.communicate()[0] == "model: 4 classes\n"
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here: a full output was not tested")
-def test_a_full_standard_output_is_named(lessons: Path) -> None:
-    words = [sys.executable, "-m", "poise", "predict", str(lessons / "fixed"), str(lessons / "first")]
-    with Path("/dev/full").open("w") as full:
-        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    advice = "free some, then give the same command again (nothing that was saved is lost)"
-    assert (done.returncode, done.stderr) == (1, f"poise: no space left for standard output; {advice}\n")
-
-
-def test_the_action_of_a_first_phase_is_what_applies_to_it(lessons: Path, poise: Command) -> None:
-    first = poise("learn", "model", lessons / "first", *SMALL).err.splitlines()
-    later = poise("learn", "model", lessons / "second").err.splitlines()
-    (told,), (then,) = ([line for line in lines if line.startswith("  action: ")] for lines in (first, later))
-    assert {word.partition("=")[0] for word in told.split()[1:]} == {"adjustment", "classifier", "lr"}
-    assert {"feature_kd", "logit_kd", "margin", "old_rows"} <= {word.partition("=")[0] for word in then.split()[1:]}
 
 
 # Predicting and scoring ----------------------------------------------------------------------------------------------
@@ -885,20 +655,6 @@ def test_paths_on_standard_input_are_predicted_like_named_ones(
     assert poise("predict", model, "-", "--null").out.startswith("a\\x0ab.png\t")
 
 
-@pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
-def test_a_byte_order_mark_before_the_paths_on_standard_input_is_skipped(
-    ending: str, model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    paths = sorted((lessons / "first" / "cat").iterdir())[: 2 if ending else 1]
-    named = poise("predict", model, *paths)
-    _type_in("".join(f"{path}{ending}" for path in paths).encode("utf-8-sig"), monkeypatch)
-    assert poise("predict", model, "-") == named
-    own = Path("\ufeffcat.png")
-    own.write_bytes(paths[0].read_bytes())
-    _type_in(f"{own}{ending}".encode(), monkeypatch)
-    assert poise("predict", model, "-").out == poise("predict", model, own).out
-
-
 def test_what_fails_on_standard_input_is_named_and_the_rest_predicted(
     model: Path, lessons: Path, poise: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -916,7 +672,7 @@ def test_what_fails_on_standard_input_is_named_and_the_rest_predicted(
         "mixed/cat/3.png",
         *lines[:4],
     ]
-    assert named == "poise: image absent.png does not exist; check the path"
+    assert named == "poise: image absent.png cannot be read (No such file or directory); check its path and permissions"
     assert last == "poise: 4 of 6 paths on standard input could not be read"
     _type_in(b"mixed\n", monkeypatch)
     assert poise("predict", model, "-").code == 0, "as of a folder that is named"
@@ -958,42 +714,6 @@ def test_predictions_come_while_paths_go_in(model: Path, lessons: Path) -> None:
         assert process.wait() == 1
 
 
-def test_every_named_file_that_fails_is_named_and_all_others_are_predicted(
-    model: Path, lessons: Path, poise: Command
-) -> None:
-    Path("broken.png").write_bytes(b"no picture")
-    Path("loose.png").symlink_to("nowhere")
-    good = [lessons / "first" / "cat" / "0.png", lessons / "second" / "fox" / "50.png"]
-    words = ("broken.png", good[0], "nowhere.png", "nowhere.pack", good[1], "loose.png")
-    done = poise("predict", model, *words)
-    assert done.code == 2
-    assert [line.split("\t")[0] for line in done.out.splitlines()] == list(map(str, good))
-    lines = done.err.splitlines()
-    assert [line.split()[:3] for line in lines] == [
-        ["poise:", "image", name] for name in ("broken.png", "nowhere.png", "nowhere.pack", "loose.png")
-    ]
-    assert (
-        lines[1]
-        == "poise: image nowhere.png cannot be read (No such file or directory); check its path and permissions"
-    )
-    found = [json.loads(line) for line in poise("predict", model, *words, "--json").out.splitlines()]
-    assert [row["path"] for row in found] == list(map(str, words))
-    assert ["error" in row for row in found] == [word not in good for word in words]
-    assert (
-        found[2]["error"]
-        == "image nowhere.png cannot be read (No such file or directory); check its path and permissions"
-    )
-
-
-def test_what_may_not_be_read_is_named_and_the_rest_predicted(model: Path, lessons: Path, powerless: list[str]) -> None:
-    shutil.copytree(lessons / "first", "mixed")
-    Path("mixed/cat/3.png").chmod(0)
-    words = [*powerless, sys.executable, "-m", "poise", "predict", str(model)]
-    done = subprocess.run([*words, "mixed"], capture_output=True, text=True, check=False)
-    assert (done.returncode, len(done.stdout.splitlines())) == (0, len(list(Path("mixed").glob("*/*.png"))) - 1)
-    assert "not read: image mixed/cat/3.png cannot be read (Permission denied)" in done.stderr
-
-
 def test_what_a_model_holds_for_people_and_for_programs(model: Path, poise: Command) -> None:
     done = poise("info", model)
     assert (done.code, done.err) == (0, "")
@@ -1007,7 +727,7 @@ def test_what_a_model_holds_for_people_and_for_programs(model: Path, poise: Comm
     assert found["classes"] == list(learner.knowledge.classes)
     assert (found["phases"], found["image_size"], found["channels"]) == (2, [8, 8], 3)
     assert (found["kept_images"], found["network"]) == ([3, 3, 3, 3], learner.architecture)
-    assert (found["method"], found["policy"], found["pending"], found["format"]) == ("lucir", "fixed", False, 2)
+    assert (found["method"], found["policy"], found["pending"], found["format"]) == ("lucir", "fixed", False, 3)
 
 
 def test_an_interrupted_phase_of_a_model_is_told(interrupted: Path, poise: Command) -> None:
@@ -1123,31 +843,6 @@ def test_a_pack_is_predicted_a_few_images_at_a_time(
     assert lengths == [4, 4, 2]
 
 
-def test_a_damaged_pack_is_one_line_of_predict(model: Path, packed: Path, poise: Command) -> None:
-    block = next(block for block in Pack.open(packed).blocks if block.part == TEST)
-    data = bytearray((packed / block.file).read_bytes())
-    data[5] ^= 255
-    (packed / block.file).write_bytes(data)
-    done = poise("predict", model, packed)
-    assert (done.code, done.err.count("\n")) == (1, 1)
-    assert "class 'cat', is not as it was packed" in done.err
-    os.truncate(packed / block.file, 10)
-    done = poise("predict", model, "images/val", packed)
-    assert (done.code, done.out, done.err.count("\n")) == (1, "", 1), "before anything is predicted"
-    assert "is gone or cut off" in done.err
-
-
-def test_where_a_pack_has_only_one_part_predict_says_so(
-    model: Path, packed: Path, poise: Command, caplog: pytest.LogCaptureFixture
-) -> None:
-    shutil.rmtree(packed)
-    shutil.rmtree("images/val")
-    assert poise("data", "pack", "images", "--out", packed, "--size", "8").code == 0
-    done = poise("predict", model, packed)
-    assert done.out.startswith("some.pack:train/cat/0\t")
-    assert caplog.messages == ["some.pack has no test part: these are the images that are trained on"]
-
-
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -1163,28 +858,6 @@ def test_a_pack_where_it_makes_no_sense_is_one_line(words: str, line: str, poise
     done = poise(*words.split())
     assert (done.code, done.out, done.err.count("\n")) == (2, "", 1)
     assert line in done.err
-
-
-@pytest.mark.parametrize(("size", "options"), [(60, ()), (32, ()), (20, ()), (128, ("--image-size", "32"))])
-def test_what_was_learned_from_a_pack_knows_the_files_and_the_reverse(
-    size: int, options: tuple[str, ...], poise: Command
-) -> None:
-    """Images whose centre has the colour of the other class's border: a view of the centre alone is all wrong."""
-    generator = np.random.default_rng(0)
-    for part, name, count in (("train", "in", 10), ("train", "out", 10), ("test", "in", 4), ("test", "out", 4)):
-        Path("both", part, name).mkdir(parents=True)
-        for number in range(count):
-            pixels = np.zeros((128, 128, 3)) + ([200, 40, 40] if name == "out" else [40, 40, 200])
-            pixels[32:96, 32:96] = [40, 40, 200] if name == "out" else [200, 40, 40]
-            noisy = (pixels + generator.integers(-20, 20, pixels.shape)).astype(np.uint8)
-            Image.fromarray(noisy).save(Path("both", part, name, f"{number}.png"))
-    assert poise("data", "pack", "both", "--out", "both.pack", "--size", size).code == 0
-    for given in ("both.pack", "both/train"):
-        model = f"of-{Path(given).suffix or 'files'}"
-        learned = poise("learn", model, given, "--policy", "fixed", "--epochs", 6, "--net", "small", *options)
-        assert learned.code == 0, learned.err
-        for asked in ("both.pack", "both/test"):
-            assert json.loads(poise("score", model, asked, "--json").out)["accuracy"] == 100.0, (given, asked)
 
 
 def _files(folder: str, name: str) -> list[Path]:

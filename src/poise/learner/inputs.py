@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -45,7 +45,7 @@ class Column(Protocol):
 
 
 Labels = Sequence[Label] | NDArray[Any] | Tensor | Column
-Images = (
+Images: TypeAlias = (
     NDArray[Any]
     | Tensor
     | Sequence[Any]

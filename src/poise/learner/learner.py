@@ -712,8 +712,7 @@ class Learner:
         """
         with self._parts.changing(resumes=False):
             known = self.knowledge
-            evaluator = self.evaluator if known.preprocessing is not None else None
-            self._parts.knowledge = upkeep.without_exemplars(known, ids, evaluator)
+            self._parts.knowledge = upkeep.without_exemplars(known, ids, self.evaluator)
         return self
 
     # Files and values -------------------------------------------------------------------------------------------

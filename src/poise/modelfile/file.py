@@ -138,6 +138,7 @@ class ModelFile:
         """
         with typed_as_options(lesson.settings):
             Settings.resolve(automatic=True, **lesson.settings)  # a mistake in them is told before a folder is read
+        store.refuse_run_folder(self._file)
         store.refuse_bad_place(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
         with locks.locked(locks.lock_beside(self._file), busy), _explain_memory():
@@ -335,11 +336,11 @@ def read_images(read: Callable[[Images, Sequence[str] | None], T], lesson: Lesso
         _refuse_bad(unread or faults, len(given.images), say, skippable=not unread)
     for fault in faults.values():
         say(f"{fault}; it is left out")
-    good = [(file, label) for file, label in zip(given.images, given.labels, strict=True) if str(file) not in faults]
+    good = [(path, label) for path, label in zip(given.images, given.labels, strict=True) if str(path) not in faults]
     empty = sorted(set(given.labels) - {label for _, label in good})
     if empty:
         raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
-    return read([file for file, _ in good] if others is None else others, [label for _, label in good])
+    return read([path for path, _ in good] if others is None else others, [label for _, label in good])
 
 
 def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Say, *, skippable: bool) -> NoReturn:
@@ -348,7 +349,9 @@ def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Say, *, skippa
     if not skippable:
         advice = "--skip-bad does not leave out what the system did not let poise read, for it may be good"
     if len(faults) == 1:
-        raise UserError(f"{next(iter(faults.values()))}; {advice}")
+        raise UserError(
+            f"{next(iter(faults.values()))}{', or leave it out with --skip-bad' if skippable else f'; {advice}'}"
+        )
     for fault in itertools.islice(faults.values(), MOST_NAMED):
         say(f"not read: {fault}")
     more = f" ({len(faults) - MOST_NAMED} more than are named)" if len(faults) > MOST_NAMED else ""
