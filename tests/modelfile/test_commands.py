@@ -531,11 +531,11 @@ def test_a_second_process_is_refused_at_once_and_names_the_first(lessons: Path, 
     try:
         assert first.stderr is not None
         assert any(b"phase 0" in line for line in first.stderr)  # it has begun
-        there = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
+        stamps = {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()}
         second = poise("learn", "model", lessons / "first")
         line = "another process is learning into model; wait for it or choose another MODEL"
         assert second == Done(2, "", f"poise: {line}\n")
-        assert {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()} == there
+        assert {path: path.stat().st_mtime_ns for path in Path.cwd().iterdir()} == stamps
     finally:
         first.kill()
         first.communicate()
