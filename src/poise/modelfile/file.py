@@ -141,7 +141,7 @@ class ModelFile:
         store.refuse_run_folder(self._file)
         store.refuse_bad_place(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        with locks.locked(locks.lock_beside(self._file), busy), _explain_memory():
+        with locks.locked(locks.lock_beside(self._file), busy, passing=True), _explain_memory():
             images, began, saved = open_images(lesson.folder), self._digest(), self._read_pending(lesson)
             if (learner := self._find_finished(lesson, images, saved, began, say)) is not None:
                 return learner
