@@ -26,7 +26,7 @@ from poise import Learner
 from poise.actions import Action
 from poise.nets import Features, build_backbone
 from poise.policies import Trial
-from poise.training import Situation, features_suffice
+from poise.training import PhaseContext, features_suffice
 from poise.tuning import Attempt
 
 SIZE = 32
@@ -54,7 +54,7 @@ def images_of(labels: range, count: int) -> tuple[Tensor, Tensor]:
     return torch.randint(0, 256, (len(rows), 3, SIZE, SIZE), dtype=torch.uint8, generator=generator), rows
 
 
-def _never(situation: Situation, shape: tuple[int, int, int], *, still: bool = False) -> bool:
+def _never(context: PhaseContext, shape: tuple[int, int, int], *, still: bool = False) -> bool:
     return False
 
 

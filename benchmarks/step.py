@@ -37,7 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from poise.data import STRONGER, Augmentation, Feed, FlatStore, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Frozen, Model, build_backbone, build_head, feature_width, resnet, torch_generator
-from poise.training import Backend, Progress, Schedule, Situation, Trainer, capture, make_backend
+from poise.training import Backend, PhaseContext, Progress, Schedule, Trainer, capture, make_backend
 
 CLASSES = Growth(old=50, new=10)
 PLAIN = Augmentation()
@@ -76,13 +76,13 @@ def make_trainer(  # noqa: PLR0913 - what a step can be
             model.expand(lambda backbone: method.expanded(backbone, growth), growth, (3, size, size))
         model.head.grow(growth.old, generator)
         schedule = Schedule(epochs=10_000, batch=batch)
-        situation = Situation(
+        context = PhaseContext(
             model.placed(backend.device), method, growth, preprocessing, schedule, backend, seed, phase=1
         )
         arrived = large_images(images, size, generator) if size > LARGE else small_images(images, size, generator)
         some = arrived.select(torch.arange(min(images, 20 * sum(CLASSES))))  # enough to make rows of
-        feed, student = Feed(arrived, backend.device, resident), situation.grow_model(some)
-        return Trainer(situation, student, situation.teacher(), method.default_action, feed)
+        feed, student = Feed(arrived, backend.device, resident), context.grow_model(some)
+        return Trainer(context, student, context.teacher(), method.default_action, feed)
 
 
 def small_images(images: int, size: int, generator: torch.Generator) -> ImageSet:
@@ -120,7 +120,7 @@ def using_kernels(word: str) -> Iterator[None]:
 
 def images_per_second(trainers: list[Trainer], seconds: float) -> float:
     """Images that all trainers together train on in a second, after a first epoch each to warm up."""
-    with trainers[0].situation.backend.active():
+    with trainers[0].context.backend.active():
         lanes = [trained_images(trainer) for trainer in trainers]
         for lane in lanes:
             warm = 0
@@ -138,7 +138,7 @@ def trained_images(trainer: Trainer) -> Iterator[int]:
     """Trains on the stream of its own lane, a stretch at a time; yields the number of images of each."""
     run, done = trainer.run(), trainer.done
     while True:
-        with torch.cuda.stream(trainer.situation.backend.lane):
+        with torch.cuda.stream(trainer.context.backend.lane):
             event = next(run)
         if isinstance(event, Progress):
             yield event.done - done
@@ -154,14 +154,14 @@ def step_flops(trainer: Trainer, size: int) -> float:
     total = float(counter.get_total_flops())
     if teacher is not None:
         with FlopCounterMode(display=False) as counter, torch.no_grad():
-            trainer.situation.model.copy().to("cpu", torch.float32).eval()(images)
+            trainer.context.model.copy().to("cpu", torch.float32).eval()(images)
         total += counter.get_total_flops()
     return total / len(images)
 
 
 def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str, Any]:
     """Where a captured step spends its time: milliseconds a step of each kernel, and its share."""
-    with trainer.situation.backend.active():
+    with trainer.context.backend.active():
         images = trained_images(trainer)
         for _ in range(3):
             next(images)
@@ -210,7 +210,7 @@ def forward_images_per_second(backend: Backend, net: nn.Module, batch: int, seco
 
 def _wait(trainers: list[Trainer]) -> None:
     for trainer in trainers:
-        trainer.situation.backend.synchronise()
+        trainer.context.backend.synchronise()
 
 
 def parse_words() -> argparse.Namespace:

@@ -31,7 +31,7 @@ from poise.learner import Images, Labels, LearnerState
 from poise.methods import GaussianHead, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
-from poise.training import Backend, Event, LocalPhase, Progress, Schedule, Situation, Trainer, make_backend
+from poise.training import Backend, Event, LocalPhase, Progress, Schedule, PhaseContext, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
 TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases
@@ -298,9 +298,7 @@ def beginning() -> Callable[[Trainer], LocalPhase]:
 
     def found(trainer: Trainer) -> LocalPhase:
         images = trainer.feed.images()
-        return LocalPhase(
-            trainer.situation, images, images, copy.deepcopy(trainer.model), trainer.teacher, trainer.feed
-        )
+        return LocalPhase(trainer.context, images, images, copy.deepcopy(trainer.model), trainer.teacher, trainer.feed)
 
     return found
 
@@ -329,7 +327,7 @@ def make_trainer(make_images: Callable[..., ImageSet], cpu: Backend) -> Callable
         method = make_method(method) if isinstance(method, str) else method
         model = Model(build_backbone(net, method.variant, 3, 0), build_head(method.head, 64))
         model.head.grow(growth.old, torch_generator(0, "head", 0))
-        situation = Situation(
+        context = PhaseContext(
             model=model.placed(backend.device),
             method=method,
             growth=growth,
@@ -348,7 +346,7 @@ def make_trainer(make_images: Callable[..., ImageSet], cpu: Backend) -> Callable
             student.head.remember(sum(growth), rank=8)
         feed = Feed(images, backend.device, resident=resident)
         action = method.default_action.replace(**axes)
-        return Trainer(situation, student.placed(backend.device), situation.teacher(), action, feed)
+        return Trainer(context, student.placed(backend.device), context.teacher(), action, feed)
 
     return made
 

@@ -236,7 +236,7 @@ class TestSharing:
         assert learner.memory_ is not None
         assert learner.model is not None
         phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
-        begun = LocalPhase.of(phase.situation, learner.memory_.exemplars, phase.new)
+        begun = LocalPhase.of(phase.context, learner.memory_.exemplars, phase.new)
         trainers = [Lane(cpu).trainer(begun, learner.action_, 1, ()) for _ in range(2)]
         for trainer in trainers:
             self.assert_shared(trainer.model, learner.model)

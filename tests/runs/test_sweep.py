@@ -304,7 +304,7 @@ def test_an_error_that_nobody_foresaw_is_the_cells_own(
     original = Trainer._epoch
 
     def epoch(self: Trainer, *args: Any) -> Any:
-        if self.situation.seed == 1 and self.situation.method.name == "lwf" and self.situation.phase == 1:
+        if self.context.seed == 1 and self.context.method.name == "lwf" and self.context.phase == 1:
             torch.zeros(2, 3) @ torch.zeros(2, 3)
         yield from original(self, *args)
 

@@ -61,7 +61,7 @@ def test_rare_old_classes_are_guessed_more_often_with_it(
     for adjustment in (0.0, 2.0):
         trainer = make_trainer(method, images=images, epochs=6, adjustment=adjustment, balance="none")
         weights_after(trainer)
-        logits = trainer.situation.evaluator.extract(trainer.model, images.pixels).logits
+        logits = trainer.context.evaluator.extract(trainer.model, images.pixels).logits
         guessed.append(logits.softmax(dim=1)[:, :2].sum().item())
     assert guessed[1] > guessed[0]
 

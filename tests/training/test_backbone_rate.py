@@ -86,7 +86,7 @@ class TestZero:
         found = []
         for once in (True, False):
             if not once:
-                monkeypatch.setattr(phases, "features_suffice", lambda situation, shape, still: False)
+                monkeypatch.setattr(phases, "features_suffice", lambda context, shape, still: False)
             learner = Learner("icarl", action={"backbone_rate": 0}, augmentation=Augmentation(pad=0), **SETTINGS)
             learn(learner, arriving)
             found.append(learner.state().tensors(images=True)[0])

@@ -19,7 +19,7 @@ from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.spaces import make_space
-from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, Situation, StageDone, StepDone, Trainer
+from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, PhaseContext, StageDone, StepDone, Trainer
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
 
 from .weights import assert_same, weights
@@ -149,7 +149,7 @@ class TestWhatFinetuningTrainsOn:
         picks = trainer.state()[0]["picks"]
         assert len(set(picks.tolist())) == len(picks)
         assert images.labels[picks].bincount().tolist() == [SMALLEST] * 4
-        found = trainer.situation.evaluator.extract(trainer.model, images.pixels)
+        found = trainer.context.evaluator.extract(trainer.model, images.pixels)
         herded = herd(found.features, images.labels, SMALLEST)
         assert {int(pick) for pick in picks} == {int(pick) for ranks in herded.values() for pick in ranks}
         steps = [event for event in running if isinstance(event, StepDone)]
@@ -297,14 +297,12 @@ class TestTrials:
             model = Model(build_backbone("small", own.variant, 3, 0), build_head(own.head, 64))
             model.head.grow(2, torch_generator(0, "head", 0))
             preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
-            situation = Situation(
+            context = PhaseContext(
                 model.placed(cpu.device).eval(), own, GROWTH, preprocessing, Schedule(40, 16), cpu, seed=0, phase=1
             )
             kept, new = make_images([0, 1] * 6), make_images([2, 3] * 12, seed=1, first=100)
             none = kept.select(torch.empty(0, dtype=torch.long))
-            return Trials(
-                TrialInputs(situation, Memory(kept, none), new, none, 6, TrialSettings()), witness=fingerprint
-            )
+            return Trials(TrialInputs(context, Memory(kept, none), new, none, 6, TrialSettings()), witness=fingerprint)
 
         return make
 

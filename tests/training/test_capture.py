@@ -58,8 +58,8 @@ def make_trainer(
 
 
 def trained(trainer: Trainer) -> tuple[dict[str, Tensor], list[float]]:
-    losses = [event.loss for event in trainer.situation.backend.guard(trainer.run()) if isinstance(event, EpochDone)]
-    trainer.situation.backend.synchronise()
+    losses = [event.loss for event in trainer.context.backend.guard(trainer.run()) if isinstance(event, EpochDone)]
+    trainer.context.backend.synchronise()
     return {name: value.cpu() for name, value in trainer.model.state_dict().items()}, losses
 
 
@@ -135,9 +135,9 @@ def test_capturing_leaves_no_trace(make_trainer: Callable[..., Trainer]) -> None
     before = {name: value.clone() for name, value in before.items()}
     runner = trainer._engine.runner
     assert isinstance(runner, CapturedRunner)
-    with trainer.situation.backend.active():
+    with trainer.context.backend.active():
         runner._capture()
-    trainer.situation.backend.synchronise()
+    trainer.context.backend.synchronise()
     after, _ = trainer.state()
     assert before.keys() == after.keys()
     for name, value in before.items():

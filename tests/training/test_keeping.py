@@ -15,7 +15,7 @@ from poise.training import (
     ClassMeans,
     Evaluator,
     Schedule,
-    Situation,
+    PhaseContext,
     keep_exemplars,
     keep_memory,
     measure_means,
@@ -129,35 +129,35 @@ class TestMeans:
 
     BEFORE = ClassMeans(torch.tensor([[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]), (3, 1))
 
-    def situation(self, evaluator: Evaluator, before: ClassMeans | None = BEFORE) -> Situation:
+    def context(self, evaluator: Evaluator, before: ClassMeans | None = BEFORE) -> PhaseContext:
         model, method = model_of(Colour()), make_method("icarl")
         chain = evaluator.preprocessing
-        return Situation(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, means=before)
+        return PhaseContext(model, method, Growth(2, 1), chain, Schedule(), evaluator.backend, 0, 1, means=before)
 
     def test_with_exemplars_all_are_measured_on_them(self, evaluator: Evaluator) -> None:
-        situation = self.situation(evaluator)
+        context = self.context(evaluator)
         kept = images((0, RED), (1, GREEN), (2, BLUE))
-        found = measure_means(situation, situation.model, kept, NEW)
+        found = measure_means(context, context.model, kept, NEW)
         assert torch.allclose(found.vectors, torch.eye(3)[[0, 1, 2]])
         assert found.images == (1, 1, 1)
-        assert remember_means(situation, situation.model, kept, NEW) is None
+        assert remember_means(context, context.model, kept, NEW) is None
 
     def test_without_any_old_ones_stay_and_new_images_count(self, evaluator: Evaluator) -> None:
-        situation, none = self.situation(evaluator), images()
+        context, none = self.context(evaluator), images()
         new = images((2, RED), (2, GREEN), (1, GREEN), (1, GREEN), (1, GREEN))
-        found = measure_means(situation, situation.model, none, new)
+        found = measure_means(context, context.model, none, new)
         wanted = [[0.0, 0.0, 1.0], [1 / 10**0.5, 3 / 10**0.5, 0.0], [0.5**0.5, 0.5**0.5, 0.0]]
         assert torch.equal(found.vectors[0], self.BEFORE.vectors[0])
         assert torch.allclose(found.vectors, torch.tensor(wanted), atol=1e-6)
         assert found.images == (3, 4, 2)
-        again = remember_means(situation, situation.model, none, new)
+        again = remember_means(context, context.model, none, new)
         assert again is not None
         assert torch.equal(again.vectors, found.vectors)
 
     def test_features_that_were_added_are_zero_in_old_means(self, evaluator: Evaluator) -> None:
         before = ClassMeans(torch.tensor([[0.6, 0.8], [1.0, 0.0]]), (3, 1))
-        situation = self.situation(evaluator, before)
-        found = measure_means(situation, situation.model, images(), NEW)
+        context = self.context(evaluator, before)
+        found = measure_means(context, context.model, images(), NEW)
         assert found.vectors[:2].tolist() == torch.tensor([[0.6, 0.8, 0.0], [1.0, 0.0, 0.0]]).tolist()
 
 

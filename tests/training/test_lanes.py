@@ -25,7 +25,7 @@ from poise.training import (
     LocalExecutor,
     LocalPhase,
     Schedule,
-    Situation,
+    PhaseContext,
     Trainer,
     Work,
     capture,
@@ -90,10 +90,10 @@ def trials_on(
         model = model.placed(backend.device).eval()
     preprocessing = Preprocessing((0.5,) * shape[0], (0.25,) * shape[0], Augmentation(pad=1))
     schedule = Schedule(epochs=20, batch=24)
-    situation = Situation(model, method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1)
+    context = PhaseContext(model, method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1)
     kept, new = images_of([0, 1], 5, shape, 0), images_of([2, 3, 4, 5], 12, shape, 100)
     none = kept.select(torch.empty(0, dtype=torch.long))
-    inputs = TrialInputs(situation, Memory(kept, none), new, none, 4, TrialSettings(**settings))
+    inputs = TrialInputs(context, Memory(kept, none), new, none, 4, TrialSettings(**settings))
     return on_lanes(Seen(inputs), Lanes(backend, lanes))
 
 
@@ -434,8 +434,8 @@ class TestOnAGpu:
             double, single = begun.model, copy.deepcopy(begun.model)
             assert isinstance(single.backbone, Branches)
             single.backbone = single.backbone.plastic
-            growth = Growth(sum(begun.situation.growth), 0)
-            again = LocalPhase.of(replace(begun.situation, growth=growth, model=double.eval()), begun.kept, begun.new)
+            growth = Growth(sum(begun.context.growth), 0)
+            again = LocalPhase.of(replace(begun.context, growth=growth, model=double.eval()), begun.kept, begun.new)
             teachers = [model.eval().teacher(gpu.dtype) for model in (single, double, single)]
             found = [self.trained(lane, replace(again, teacher=teacher), PODS[0], 0) for teacher in teachers]
         assert len(lane._trainers) == 2

@@ -67,7 +67,7 @@ def slowly(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """Let every step run the whole network from now on."""
 
     def switched_off() -> None:
-        monkeypatch.setattr(phases, "features_suffice", lambda situation, shape, still: False)
+        monkeypatch.setattr(phases, "features_suffice", lambda context, shape, still: False)
 
     return switched_off
 

@@ -12,7 +12,7 @@ from torch import nn
 from poise import Learner
 from poise.data import ImageSet
 from poise.methods import METHODS, PREVIOUS, Growth, ICaRL, Method, Stage
-from poise.training import LocalPhase, Situation, Trainer
+from poise.training import LocalPhase, PhaseContext, Trainer
 
 MakeImages = Callable[..., ImageSet]
 GROWTH = Growth(old=2, new=2)
@@ -50,9 +50,9 @@ class After(Plain):
 
 
 @pytest.fixture
-def situation(make_trainer: Callable[..., Trainer]) -> Callable[..., Situation]:
-    def made(method: Method, growth: Growth = GROWTH) -> Situation:
-        return replace(make_trainer(ICaRL(), growth=growth).situation, method=method)
+def context(make_trainer: Callable[..., Trainer]) -> Callable[..., PhaseContext]:
+    def made(method: Method, growth: Growth = GROWTH) -> PhaseContext:
+        return replace(make_trainer(ICaRL(), growth=growth).context, method=method)
 
     return made
 
@@ -61,10 +61,10 @@ def situation(make_trainer: Callable[..., Trainer]) -> Callable[..., Situation]:
     ("growth", "expanded"), [(Growth(0, 2), False), (Growth(2, 2), True), (Growth(2, 0), False)], ids=str
 )
 def test_a_network_is_expanded_only_where_known_and_new_classes_meet(
-    growth: Growth, expanded: bool, situation: Callable[..., Situation], make_images: MakeImages
+    growth: Growth, expanded: bool, context: Callable[..., PhaseContext], make_images: MakeImages
 ) -> None:
     method = Counting()
-    begun = situation(method, growth)
+    begun = context(method, growth)
     before = {name: value.clone() for name, value in begun.model.state_dict().items()}
     model = begun.grow_model(make_images([growth.old] * 3))
     assert method.growths == ([growth] if expanded else [])
@@ -98,16 +98,16 @@ def test_a_phase_that_only_updates_known_classes_expands_nothing(
     ids=["ordinary", "update", "first phase", "no stage distils", "balancing distils", "what follows distils"],
 )
 def test_there_is_a_teacher_where_a_stage_distils_from_it(
-    method: Method, growth: Growth, has: bool, situation: Callable[..., Situation]
+    method: Method, growth: Growth, has: bool, context: Callable[..., PhaseContext]
 ) -> None:
-    assert (situation(method, growth).teacher() is not None) is has
+    assert (context(method, growth).teacher() is not None) is has
 
 
 def test_a_local_phase_has_all_that_a_training_needs(
-    situation: Callable[..., Situation], make_images: MakeImages
+    context: Callable[..., PhaseContext], make_images: MakeImages
 ) -> None:
     kept, new = make_images([0, 1] * 2), make_images([2, 3] * 3, seed=1, first=100)
-    begun = LocalPhase.of(situation(ICaRL()), kept, new)
+    begun = LocalPhase.of(context(ICaRL()), kept, new)
     assert begun.model.head.classes == 4
     assert begun.teacher is not None
     assert begun.teacher.head.classes == 2
@@ -116,7 +116,7 @@ def test_a_local_phase_has_all_that_a_training_needs(
     assert torch.equal(begun.feed.images().pixels, torch.cat([kept.pixels, new.pixels]))
 
 
-def test_a_single_image_is_fed_twice(situation: Callable[..., Situation], make_images: MakeImages) -> None:
+def test_a_single_image_is_fed_twice(context: Callable[..., PhaseContext], make_images: MakeImages) -> None:
     one = make_images([2])
-    feed = situation(ICaRL()).feed(one.select(torch.empty(0, dtype=torch.long)), one)
+    feed = context(ICaRL()).feed(one.select(torch.empty(0, dtype=torch.long)), one)
     assert torch.equal(feed.images().pixels, one.pixels.repeat(2, 1, 1, 1))

@@ -11,21 +11,21 @@ import torch
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, Situation
+from poise.training import Backend, Schedule, PhaseContext
 from poise.tuning import TrialInputs, Trials, TrialSettings
 
 GROWTH = Growth(old=2, new=1)
 
 
 @pytest.fixture
-def situation(cpu: Backend) -> Situation:
+def context(cpu: Backend) -> PhaseContext:
     """A second phase of 40 epochs."""
     method = make_method("lucir")
     model = Model(build_backbone("small", method.variant, 1, 0), build_head(method.head, 64))
     model.head.grow(GROWTH.old, torch_generator(0, "test"))
     preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
     schedule = Schedule(epochs=40, batch=16)
-    return Situation(model.placed(cpu.device).eval(), method, GROWTH, preprocessing, schedule, cpu, seed=0, phase=1)
+    return PhaseContext(model.placed(cpu.device).eval(), method, GROWTH, preprocessing, schedule, cpu, seed=0, phase=1)
 
 
 @pytest.fixture(scope="session")
@@ -42,15 +42,15 @@ def bright() -> Callable[[torch.Generator, int, int, int], ImageSet]:
 
 
 @pytest.fixture
-def make_trials(situation: Situation, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
+def make_trials(context: PhaseContext, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
     """Trials of one new class; keywords are those of `TrialSettings`."""
     generator = torch.Generator().manual_seed(3)
     kept = ImageSet.joined([bright(generator, 0, 6, 0), bright(generator, 1, 6, 10)])
     none = kept.select(torch.empty(0, dtype=torch.long))
     new = bright(generator, 2, 40, 20)
 
-    def made(situation: Situation = situation, *, executor: Any = None, witness: Any = None, **settings: Any) -> Trials:
-        inputs = TrialInputs(situation, Memory(kept, none), new, none, 6, TrialSettings(**settings))
+    def made(context: PhaseContext = context, *, executor: Any = None, witness: Any = None, **settings: Any) -> Trials:
+        inputs = TrialInputs(context, Memory(kept, none), new, none, 6, TrialSettings(**settings))
         return Trials(inputs, executor=executor, witness=witness)
 
     return made

@@ -14,7 +14,7 @@ from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, Situation, make_backend
+from poise.training import Backend, Schedule, PhaseContext, make_backend
 from poise.training.optimiser import make_optimiser
 from poise.training.ranks import Share
 from poise.training.step import Step
@@ -45,8 +45,8 @@ class Smooth(nn.Module):
         return features
 
 
-class Doubled(Situation):
-    """A situation whose models are in double precision."""
+class Doubled(PhaseContext):
+    """A context whose models are in double precision."""
 
     def grow_model(self, new: ImageSet) -> Model:
         return super().grow_model(new).double()
@@ -61,20 +61,22 @@ def smooth_net(dropout: float = 0.0) -> nn.Module:
         return Smooth(dropout)
 
 
-def situation_of(method: Method, backend: Backend, net: nn.Module | None = None, kind: type = Situation) -> Situation:
+def situation_of(
+    method: Method, backend: Backend, net: nn.Module | None = None, kind: type = PhaseContext
+) -> PhaseContext:
     backbone = net or build_backbone("small", method.variant, 1, 0)
     model = Model(backbone, build_head(method.head, 8 if net else 64))
     model.head.grow(GROWTH.old, torch_generator(0, "test"))
     preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
     schedule = Schedule(epochs=40, batch=16)
-    situation: Situation = kind(
+    context: PhaseContext = kind(
         model.placed(backend.device).eval(), method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1
     )
-    return situation
+    return context
 
 
 @pytest.fixture
-def situation(cpu: Backend) -> Situation:
+def context(cpu: Backend) -> PhaseContext:
     return situation_of(make_method("lucir"), cpu, smooth_net())
 
 
@@ -103,15 +105,15 @@ def result_of(work: Generator[object, None, T]) -> T:
 
 
 def hypergradient(
-    situation: Situation, parts: Environment, action: Action = OWN, steps: int = SHORT.steps, number: int = 0
+    context: PhaseContext, parts: Environment, action: Action = OWN, steps: int = SHORT.steps, number: int = 0
 ) -> tuple[float, dict[str, float]]:
-    return result_of(InnerProblem(situation, parts, action).hypergradient(action, steps, number))
+    return result_of(InnerProblem(context, parts, action).hypergradient(action, steps, number))
 
 
 def rounds(
-    situation: Situation, parts: Environment, action: Action = OWN, options: BilevelOptions = SHORT
+    context: PhaseContext, parts: Environment, action: Action = OWN, options: BilevelOptions = SHORT
 ) -> Iterator[HyperStep]:
-    going = hyper_steps(InnerProblem(situation, parts, action), action, options)
+    going = hyper_steps(InnerProblem(context, parts, action), action, options)
     return (step for step in going if isinstance(step, HyperStep))
 
 
@@ -136,13 +138,13 @@ def test_the_hypergradient_is_the_finite_difference(
 ) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # networks and images in double precision throughout
     method = make_method(name)
-    situation = situation_of(method, cpu, smooth_net().double(), Doubled)
-    situation.model.double()
+    context = situation_of(method, cpu, smooth_net().double(), Doubled)
+    context.model.double()
     action = method.default_action.replace(lr=0.1, logit_kd=0.7, old_rows=old_rows, adjustment=adjustment)
-    _, gradient = hypergradient(situation, parts, action, number=1)
+    _, gradient = hypergradient(context, parts, action, number=1)
     assert set(gradient) == {"logit_kd", "lr"} | ({"feature_kd"} if name == "lucir" else set())
     for axis, value in gradient.items():
-        expected = difference(lambda near: hypergradient(situation, parts, near, number=1)[0], action, axis, 1e-5)
+        expected = difference(lambda near: hypergradient(context, parts, near, number=1)[0], action, axis, 1e-5)
         assert value == pytest.approx(expected, rel=1e-6), axis
         assert abs(value) > 1e-4
 
@@ -151,11 +153,11 @@ def test_it_is_that_of_the_networks_in_use_too(
     cpu: Backend, parts: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)
-    situation = situation_of(make_method("lucir"), cpu, kind=Doubled)
-    situation.model.double()
-    _, gradient = hypergradient(situation, parts, steps=2)
+    context = situation_of(make_method("lucir"), cpu, kind=Doubled)
+    context.model.double()
+    _, gradient = hypergradient(context, parts, steps=2)
     for axis, value in gradient.items():  # so close that no activation changes its sign
-        expected = difference(lambda near: hypergradient(situation, parts, near, steps=2)[0], OWN, axis, 1e-8)
+        expected = difference(lambda near: hypergradient(context, parts, near, steps=2)[0], OWN, axis, 1e-8)
         assert value == pytest.approx(expected, rel=1e-3), axis
 
 
@@ -175,32 +177,32 @@ class Clamped(Lucir):
 def test_the_unrolled_training_is_the_trainers(
     method: Method, adjustment: float, cpu: Backend, parts: Environment
 ) -> None:
-    situation = situation_of(method, cpu)
+    context = situation_of(method, cpu)
     action, steps = method.default_action.replace(adjustment=adjustment, lr=0.02), 4  # a large one amplifies rounding
-    problem = InnerProblem(situation, parts, action)
-    model = situation.grow_model(parts.new).train()
+    problem = InnerProblem(context, parts, action)
+    model = context.grow_model(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = make_optimiser(trained, situation.schedule, action.lr, cpu.device)
+    optimiser = make_optimiser(trained, context.schedule, action.lr, cpu.device)
     clamp = method.stages(GROWTH)[0].clamp
-    labels = situation.feed(parts.kept, parts.new).labels
-    step = Step(situation, optimiser, model, situation.teacher(), action, labels, Stage(clamp=clamp))
+    labels = context.feed(parts.kept, parts.new).labels
+    step = Step(context, optimiser, model, context.teacher(), action, labels, Stage(clamp=clamp))
     for number in range(steps):
         pixels, batch, choices = problem.batch(0, number)
         step(pixels, batch, choices, Share(batch, 1.0))
     state = result_of(problem.unroll(action, {}, steps, 0))
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
-    logits, labels = situation.evaluator.extract(model, parts.valid.pixels).logits, parts.valid.labels
+    logits, labels = context.evaluator.extract(model, parts.valid.pixels).logits, parts.valid.labels
     by_class = [nn.functional.cross_entropy(logits[labels == label], labels[labels == label]) for label in range(3)]
-    loss, _ = hypergradient(situation, parts, action, steps)
+    loss, _ = hypergradient(context, parts, action, steps)
     assert loss == pytest.approx(float(torch.stack(by_class).mean()), rel=1e-4)
-    other, _ = hypergradient(situation, parts, action.replace(adjustment=1.0 - adjustment), steps)
+    other, _ = hypergradient(context, parts, action.replace(adjustment=1.0 - adjustment), steps)
     assert other != pytest.approx(loss, rel=1e-5), "new classes have five times as many images as old ones"
 
 
-def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(situation: Situation, parts: Environment) -> None:
-    steps = list(rounds(situation, parts, OWN.replace(lr=1e-3), BilevelOptions(rounds=12, steps=6, rate=0.4)))
+def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(context: PhaseContext, parts: Environment) -> None:
+    steps = list(rounds(context, parts, OWN.replace(lr=1e-3), BilevelOptions(rounds=12, steps=6, rate=0.4)))
     rates = [step.action.lr for step in steps]
     assert rates == sorted(rates)
     assert rates[-1] > 0.02
@@ -210,52 +212,52 @@ def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(situation: Situa
 
 def test_old_rows_stay_where_they_are_only_if_frozen(cpu: Backend, parts: Environment) -> None:
     for old_rows in ("frozen", "trained"):
-        situation = situation_of(make_method("icarl"), cpu, smooth_net())
+        context = situation_of(make_method("icarl"), cpu, smooth_net())
         action = make_method("icarl").default_action.replace(old_rows=old_rows)
-        state = result_of(InnerProblem(situation, parts, action).unroll(action, {}, 2, 0))
-        grown = situation.grow_model(parts.new)
+        state = result_of(InnerProblem(context, parts, action).unroll(action, {}, 2, 0))
+        grown = context.grow_model(parts.new)
         for name in ("head.old", "head.old_bias"):
             assert torch.equal(state[name], grown.state_dict()[name]) is (old_rows == "frozen")
         assert not torch.equal(state["head.new"], grown.head.new)
 
 
 def test_the_same_bytes_twice_and_nothing_else_moved(cpu: Backend, parts: Environment) -> None:
-    situation = situation_of(make_method("lucir"), cpu, smooth_net(dropout=0.3))
-    before = copy.deepcopy(situation.model.state_dict())
+    context = situation_of(make_method("lucir"), cpu, smooth_net(dropout=0.3))
+    before = copy.deepcopy(context.model.state_dict())
     found: list[list[HyperStep]] = []
     with torch.random.fork_rng(devices=[]):
         for seed in (1, 2):
             torch.manual_seed(seed)
             generator = torch.get_rng_state()
-            found.append(list(rounds(situation, parts)))
+            found.append(list(rounds(context, parts)))
             assert torch.equal(generator, torch.get_rng_state())
     assert found[0] == found[1]
-    assert list(rounds(replace(situation, seed=1), parts)) != found[0]
-    assert all(torch.equal(before[name], value) for name, value in situation.model.state_dict().items())
-    assert not situation.model.training
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in situation.model.parameters())
+    assert list(rounds(replace(context, seed=1), parts)) != found[0]
+    assert all(torch.equal(before[name], value) for name, value in context.model.state_dict().items())
+    assert not context.model.training
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in context.model.parameters())
 
 
-def test_every_class_counts_the_same(situation: Situation, parts: Environment) -> None:
+def test_every_class_counts_the_same(context: PhaseContext, parts: Environment) -> None:
     valid = parts.valid
     repeated = ImageSet.joined([valid, valid.of_labels([2]), valid.of_labels([2])])
-    loss, gradient = hypergradient(situation, parts)
-    again, same = hypergradient(situation, replace(parts, valid=repeated))
+    loss, gradient = hypergradient(context, parts)
+    again, same = hypergradient(context, replace(parts, valid=repeated))
     assert again == pytest.approx(loss, rel=1e-5)
     assert same == pytest.approx(gradient, rel=1e-3)
 
 
-def test_it_is_done_in_full_precision_whatever_the_backend(situation: Situation, parts: Environment) -> None:
-    coarse = replace(situation, backend=make_backend("cpu", "bf16", deterministic=False))
-    assert hypergradient(coarse, parts) == hypergradient(situation, parts)
+def test_it_is_done_in_full_precision_whatever_the_backend(context: PhaseContext, parts: Environment) -> None:
+    coarse = replace(context, backend=make_backend("cpu", "bf16", deterministic=False))
+    assert hypergradient(coarse, parts) == hypergradient(context, parts)
 
 
 def test_without_a_teacher_only_the_learning_rate_moves(cpu: Backend, parts: Environment) -> None:
-    situation = replace(situation_of(make_method("lucir"), cpu, smooth_net()), growth=Growth(0, 3))
-    situation.model.head.old = nn.Parameter(torch.empty(0, 8))
-    situation.model.head.new = nn.Parameter(torch.empty(0, 8))
+    context = replace(situation_of(make_method("lucir"), cpu, smooth_net()), growth=Growth(0, 3))
+    context.model.head.old = nn.Parameter(torch.empty(0, 8))
+    context.model.head.new = nn.Parameter(torch.empty(0, 8))
     action = OWN.replace(old_rows="trained")
-    decided = list(rounds(situation, parts, action))[-1]
+    decided = list(rounds(context, parts, action))[-1]
     assert {axis for axis, value in decided.gradient.items() if value} == {"lr"}
     assert decided.action.lr != action.lr
     assert decided.action.weight("feature_kd") == pytest.approx(action.weight("feature_kd"))
@@ -296,9 +298,9 @@ class Breaking(Lucir):
 
 @pytest.mark.parametrize(("healthy_rounds", "kept_from"), [(0, None), (1, None), (2, 0)])
 def test_what_is_no_number_ends_the_search_at_the_last_good_action(
-    healthy_rounds: int, kept_from: int | None, situation: Situation, parts: Environment
+    healthy_rounds: int, kept_from: int | None, context: PhaseContext, parts: Environment
 ) -> None:
-    breaking = replace(situation, method=Breaking(healthy_rounds * SHORT.steps))
+    breaking = replace(context, method=Breaking(healthy_rounds * SHORT.steps))
     steps = list(rounds(breaking, parts))
     assert [step.finite for step in steps] == [True] * healthy_rounds + [False]
     assert steps[-1].action == (OWN if kept_from is None else steps[kept_from].action)

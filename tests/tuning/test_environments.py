@@ -245,6 +245,6 @@ def test_whether_there_is_an_environment_is_known_without_drawing_one(
     memory = Memory(*(image_set({label: sizes[label] for label in known}) for sizes in (kept, reserved)))
     parts = [image_set({label: sizes[label] for label in arrived}) for sizes in (new, fresh)]
     settings = TrialSettings(environment=environment, even=even)
-    situation: Any = SimpleNamespace(seed=0, phase=1, growth=Growth(old, 5 - old))
-    inputs: Any = SimpleNamespace(situation=situation, memory=memory, new=parts[0], reserve=parts[1], settings=settings)
+    context: Any = SimpleNamespace(seed=0, phase=1, growth=Growth(old, 5 - old))
+    inputs: Any = SimpleNamespace(context=context, memory=memory, new=parts[0], reserve=parts[1], settings=settings)
     assert is_possible(settings, old, memory, *parts) == bool(draw_environments(inputs, 0))

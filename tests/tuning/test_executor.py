@@ -69,7 +69,7 @@ def test_a_witness_and_what_it_looks_at_stay_here(make_trials: Callable[..., Tri
     watched = make_trials(witness=count_classes)
     trials = Trials(watched.inputs, executor=Elsewhere(), witness=count_classes)
     result = run_one(trials, RUNGS[0])
-    assert result.witnessed == sum(watched.inputs.situation.growth)
+    assert result.witnessed == sum(watched.inputs.context.growth)
     assert not run_one(pickle.loads(pickle.dumps(trials)), RUNGS[0]).witnessed
 
 

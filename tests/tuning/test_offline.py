@@ -18,7 +18,7 @@ from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, Evaluator, Progress, Schedule, Situation, Trainer, make_backend
+from poise.training import Backend, Evaluator, Progress, Schedule, PhaseContext, Trainer, make_backend
 from poise.tuning import TrialInputs, entry_as_json, entry_from_json
 from poise.tuning.offline import (
     OFFLINE,
@@ -40,12 +40,12 @@ FEW = OfflineOptions(episodes=4, phases=2, rate=5.0)  # a rate at which what was
 GRID: Mapping[str, Sequence[float]] = {"logit_kd": [0, 1], "lr": [0.1, 0.01]}
 
 
-def situation_of(backend: Backend, name: str = "lucir", net: nn.Module | None = None) -> Situation:
+def situation_of(backend: Backend, name: str = "lucir", net: nn.Module | None = None) -> PhaseContext:
     method = make_method(name)
     model = Model(net or tiny_net(), build_head(method.head, 64))
     preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
     schedule = Schedule(epochs=20, batch=16)
-    return Situation(model, method, Growth(0, CLASSES), preprocessing, schedule, backend, seed=0, phase=0)
+    return PhaseContext(model, method, Growth(0, CLASSES), preprocessing, schedule, backend, seed=0, phase=0)
 
 
 def tiny_net() -> nn.Module:
@@ -56,7 +56,7 @@ def tiny_net() -> nn.Module:
 
 
 @pytest.fixture
-def situation(cpu: Backend) -> Situation:
+def context(cpu: Backend) -> PhaseContext:
     return situation_of(cpu)
 
 
@@ -70,12 +70,12 @@ def images() -> ImageSet:
     return ImageSet(pixels.to(torch.uint8), labels, torch.arange(len(labels)))
 
 
-def space_of(situation: Situation, grid: Mapping[str, Sequence[float]] = GRID) -> ActionSpace:
-    return make_space(grid, situation.method.default_action)
+def space_of(context: PhaseContext, grid: Mapping[str, Sequence[float]] = GRID) -> ActionSpace:
+    return make_space(grid, context.method.default_action)
 
 
 def tasks_of(
-    situation: Situation,
+    context: PhaseContext,
     images: ImageSet,
     options: OfflineOptions = FEW,
     *,
@@ -85,8 +85,8 @@ def tasks_of(
     first_rho: float = 0.0,
 ) -> PseudoTasks:
     nothing = images.select(torch.empty(0, dtype=torch.long))
-    inputs = TrialInputs(situation, Memory.of(nothing), images, nothing, QUOTA, rho=rho, first_rho=first_rho)
-    return PseudoTasks(inputs, space or space_of(situation), options, first or situation.method.default_action)
+    inputs = TrialInputs(context, Memory.of(nothing), images, nothing, QUOTA, rho=rho, first_rho=first_rho)
+    return PseudoTasks(inputs, space or space_of(context), options, first or context.method.default_action)
 
 
 def ended(going: Generator[Progress, None, T]) -> T:
@@ -101,13 +101,13 @@ def ended(going: Generator[Progress, None, T]) -> T:
 
 
 def played(
-    situation: Situation,
+    context: PhaseContext,
     images: ImageSet,
     options: OfflineOptions = FEW,
     done: Sequence[Episode] = (),
     **others: Any,
 ) -> list[Episode]:
-    going = tasks_of(situation, images, options, **others).episodes(done)
+    going = tasks_of(context, images, options, **others).episodes(done)
     return [found for found in going if isinstance(found, Episode)]
 
 
@@ -125,28 +125,28 @@ def whole(images: ImageSet) -> list[Episode]:
 # What is played -------------------------------------------------------------------------------------------------------
 
 
-def test_every_pseudo_phase_has_an_arm_and_a_reward(whole: list[Episode], situation: Situation) -> None:
+def test_every_pseudo_phase_has_an_arm_and_a_reward(whole: list[Episode], context: PhaseContext) -> None:
     assert [episode.number for episode in whole] == [0, 1, 2, 3]
     for _, arm, reward in (step for episode in whole for step in episode.steps):
-        assert 0 <= arm < len(space_of(situation))
+        assert 0 <= arm < len(space_of(context))
         assert 0 <= reward <= 1
 
 
 def test_stopping_after_any_episode_and_going_on_plays_the_same(
-    whole: list[Episode], situation: Situation, images: ImageSet
+    whole: list[Episode], context: PhaseContext, images: ImageSet
 ) -> None:
     for stop in (0, 2, len(whole)):  # from 0 on: the same start plays the same episodes
         saved = json.loads(json.dumps([entry_as_json(episode) for episode in whole[:stop]]))
         again = [entry_from_json(value) for value in saved]
         assert again == whole[:stop]
-        assert played(situation, images, done=again) == whole[stop:]
+        assert played(context, images, done=again) == whole[stop:]
 
 
-def test_arms_come_from_the_policy_as_it_was_before_the_episode(whole: list[Episode], situation: Situation) -> None:
+def test_arms_come_from_the_policy_as_it_was_before_the_episode(whole: list[Episode], context: PhaseContext) -> None:
     for number, episode in enumerate(whole):
-        policy = reinforce_after(space_of(situation), FEW, whole[:number])
+        policy = reinforce_after(space_of(context), FEW, whole[:number])
         for phase, (state, arm, _) in enumerate(episode.steps, start=1):
-            assert arm == policy.sample(state, draws.generator(situation.seed, "offline", number, phase))
+            assert arm == policy.sample(state, draws.generator(context.seed, "offline", number, phase))
 
 
 def test_the_state_tells_classes_and_memory(whole: list[Episode]) -> None:
@@ -156,11 +156,11 @@ def test_the_state_tells_classes_and_memory(whole: list[Episode]) -> None:
         assert [state for state, _, _ in episode.steps] in expected
 
 
-def test_nothing_else_is_changed(situation: Situation, images: ImageSet) -> None:
-    before = {name: value.clone() for name, value in situation.model.state_dict().items()}
+def test_nothing_else_is_changed(context: PhaseContext, images: ImageSet) -> None:
+    before = {name: value.clone() for name, value in context.model.state_dict().items()}
     generators = torch.get_rng_state(), str(np.random.get_state())  # noqa: NPY002
-    played(situation, images, FEW.replace(episodes=1))
-    after = situation.model.state_dict()
+    played(context, images, FEW.replace(episodes=1))
+    after = context.model.state_dict()
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name], value) for name, value in after.items())
     assert torch.equal(generators[0], torch.get_rng_state())
@@ -168,7 +168,7 @@ def test_nothing_else_is_changed(situation: Situation, images: ImageSet) -> None
 
 
 def test_held_out_images_are_never_trained_on_nor_kept(
-    situation: Situation, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    context: PhaseContext, images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained: set[bytes] = set()
     kept: set[bytes] = set()
@@ -177,7 +177,7 @@ def test_held_out_images_are_never_trained_on_nor_kept(
     def seen(pixels: Tensor) -> set[bytes]:
         return {image.numpy().tobytes() for image in pixels}
 
-    def feed(self: Situation, exemplars: ImageSet, new: ImageSet) -> Feed:
+    def feed(self: PhaseContext, exemplars: ImageSet, new: ImageSet) -> Feed:
         trained.update(seen(exemplars.pixels) | seen(new.pixels))
         return real_feed(self, exemplars, new)
 
@@ -189,22 +189,22 @@ def test_held_out_images_are_never_trained_on_nor_kept(
         judged.update(seen(images.pixels))
         return real_guesses(self, model, means, images)
 
-    real_feed, real_means, real_guesses = Situation.feed, Evaluator.class_means, Evaluator.guesses
-    monkeypatch.setattr(Situation, "feed", feed)
+    real_feed, real_means, real_guesses = PhaseContext.feed, Evaluator.class_means, Evaluator.guesses
+    monkeypatch.setattr(PhaseContext, "feed", feed)
     monkeypatch.setattr(Evaluator, "class_means", class_means)
     monkeypatch.setattr(Evaluator, "guesses", guesses)
-    played(situation, images, FEW.replace(episodes=1))
+    played(context, images, FEW.replace(episodes=1))
     assert trained | judged == seen(images.pixels)
     assert kept < trained
     assert not trained & judged
 
 
 def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet) -> None:
-    situation = situation_of(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
-    space = space_of(situation, {"lr": [1e-6, 0.1]})
+    context = situation_of(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
+    space = space_of(context, {"lr": [1e-6, 0.1]})
     # As long as a phase: in a short one the larger rate forgets before it has learned, and really is the worse arm.
     options = OfflineOptions(episodes=20, phases=2, rate=1.0, length=1.0)
-    found = played(situation, images, options, space=space)
+    found = played(context, images, options, space=space)
     rewards = [[reward for episode in found for _, arm, reward in episode.steps if arm == one] for one in (0, 1)]
     assert np.mean(rewards[1]) > np.mean(rewards[0]) + 0.2
     policy = reinforce_after(space, options, found)
@@ -217,9 +217,9 @@ def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet)
 # Divergence -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(situation: Situation, images: ImageSet) -> None:
-    space = space_of(situation, {"lr": [0.1, 1e30]})
-    found = played(situation, images, FEW.replace(episodes=6), space=space)
+def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(context: PhaseContext, images: ImageSet) -> None:
+    space = space_of(context, {"lr": [0.1, 1e30]})
+    found = played(context, images, FEW.replace(episodes=6), space=space)
     assert [episode.number for episode in found] == list(range(6))
     taken = {arm for episode in found for _, arm, _ in episode.steps}
     assert taken == {0, 1}
@@ -229,11 +229,11 @@ def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(situation: 
             assert arm == 0 or place == len(episode.steps)
 
 
-def test_a_first_phase_that_diverges_teaches_nothing(situation: Situation, images: ImageSet) -> None:
-    first = situation.method.default_action.replace(lr=1e30)
-    found = played(situation, images, first=first)
+def test_a_first_phase_that_diverges_teaches_nothing(context: PhaseContext, images: ImageSet) -> None:
+    first = context.method.default_action.replace(lr=1e30)
+    found = played(context, images, first=first)
     assert found == [Episode(number, ()) for number in range(4)]
-    policies = [reinforce_after(space_of(situation), FEW, done) for done in (found, [])]
+    policies = [reinforce_after(space_of(context), FEW, done) for done in (found, [])]
     assert knowledge(policies[0]) == knowledge(policies[1])
 
 
@@ -303,46 +303,44 @@ def test_bad_options_are_refused_in_one_line(options: dict[str, Any]) -> None:
         OfflineOptions(**options)
 
 
-def test_fewer_than_4_classes_are_refused_before_anything_is_played(situation: Situation, images: ImageSet) -> None:
+def test_fewer_than_4_classes_are_refused_before_anything_is_played(context: PhaseContext, images: ImageSet) -> None:
     OFFLINE.check_first_phase(4)
     with pytest.raises(UserError, match=r"^[^\n]*at least 4 classes[^\n]*has 3; use another policy[^\n]*$"):
         OFFLINE.check_first_phase(3)
     with pytest.raises(UserError, match="has 3"):
-        next(iter(tasks_of(situation, images.of_labels([0, 1, 2])).episodes([])))
+        next(iter(tasks_of(context, images.of_labels([0, 1, 2])).episodes([])))
 
 
-def test_a_class_of_one_image_is_left_out(situation: Situation, images: ImageSet) -> None:
+def test_a_class_of_one_image_is_left_out(context: PhaseContext, images: ImageSet) -> None:
     single = images.select(torch.cat([torch.tensor([0]), (images.labels > 0).nonzero().flatten()]))
     playable = _keep_playable(single)
     assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
     assert 0 not in playable.origins
-    assert len(played(situation, single, FEW.replace(episodes=1))[0].steps) > 0
+    assert len(played(context, single, FEW.replace(episodes=1))[0].steps) > 0
 
 
-def test_missing_episodes_are_noticed(situation: Situation) -> None:
+def test_missing_episodes_are_noticed(context: PhaseContext) -> None:
     with pytest.raises(Damaged, match="learn it again"):
-        reinforce_after(space_of(situation), FEW, [Episode(1, ())])
+        reinforce_after(space_of(context), FEW, [Episode(1, ())])
 
 
 # The rest -------------------------------------------------------------------------------------------------------------
 
 
 def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
-    situation: Situation, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    context: PhaseContext, images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lengths: list[tuple[int, int | None]] = []
 
-    def trainer(situation: Situation, *parts: Any, epochs: int | None = None) -> Trainer:
-        lengths.append((situation.growth.old, epochs))
-        return Trainer(situation, *parts, epochs=epochs)
+    def trainer(context: PhaseContext, *parts: Any, epochs: int | None = None) -> Trainer:
+        lengths.append((context.growth.old, epochs))
+        return Trainer(context, *parts, epochs=epochs)
 
     monkeypatch.setattr("poise.tuning.offline.Trainer", trainer)
-    space = space_of(
-        situation, {"lr": [situation.method.default_action.lr]}
-    )  # the action of the first phase is an arm too
+    space = space_of(context, {"lr": [context.method.default_action.lr]})  # the action of the first phase is an arm too
     for first in (None, space.actions[0]):
         lengths.clear()
-        played(situation, images, FEW.replace(episodes=1, length=0.1), space=space, first=first)
+        played(context, images, FEW.replace(episodes=1, length=0.1), space=space, first=first)
         assert len(lengths) == 3
         assert [epochs for _, epochs in lengths] == [20, 2, 2]
         assert [old == 0 for old, _ in lengths] == [True, False, False]
@@ -350,20 +348,20 @@ def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
 
 @pytest.mark.parametrize("by_action", [False, True], ids=["the memory says it", "the action says it"])
 def test_pseudo_phases_store_and_discard_as_the_allocation_says(
-    by_action: bool, situation: Situation, images: ImageSet, monkeypatch: pytest.MonkeyPatch
+    by_action: bool, context: PhaseContext, images: ImageSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    own, sizes = situation.method.default_action, list[tuple[int, int]]()
-    real = Situation.feed
+    own, sizes = context.method.default_action, list[tuple[int, int]]()
+    real = PhaseContext.feed
 
-    def feed(self: Situation, kept: ImageSet, new: ImageSet) -> Feed:
+    def feed(self: PhaseContext, kept: ImageSet, new: ImageSet) -> Feed:
         sizes.append((len(kept), len(new)))
         return real(self, kept, new)
 
-    monkeypatch.setattr(Situation, "feed", feed)
-    tasks = tasks_of(situation, images, rho=0.2 if by_action else 0.5)
+    monkeypatch.setattr(PhaseContext, "feed", feed)
+    tasks = tasks_of(context, images, rho=0.2 if by_action else 0.5)
     action = Action(**own, allocation=0.5) if by_action else own
     phases = [images.of_labels(group) for group in ([0, 1], [2, 3], [4, 5])]  # 26, 34 and 42 images
-    at: _StreamState | None = _StreamState.beginning(situation, 0, images)
+    at: _StreamState | None = _StreamState.beginning(context, 0, images)
     for new, taken in zip(phases, (own, action, action), strict=True):
         assert at is not None
         at = ended(at.after(new, taken, tasks))
@@ -374,10 +372,10 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
 
 @pytest.mark.parametrize("first_rho", [0.0, 0.25, 0.75])
 def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
-    first_rho: float, situation: Situation, images: ImageSet
+    first_rho: float, context: PhaseContext, images: ImageSet
 ) -> None:
-    tasks, new = tasks_of(situation, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
-    at = ended(_StreamState.beginning(situation, 0, images).after(new, situation.method.default_action, tasks))
+    tasks, new = tasks_of(context, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
+    at = ended(_StreamState.beginning(context, 0, images).after(new, context.method.default_action, tasks))
     assert at is not None
     most = (2 * QUOTA + math.floor(first_rho * 26)) // 2
     assert at.rho == first_rho
@@ -386,9 +384,9 @@ def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
 
 @pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])
 def test_auto_counts_the_methods_own_classifier(method: str, own: str, cpu: Backend, images: ImageSet) -> None:
-    situation = situation_of(cpu, method)
-    action = situation.method.default_action
-    tasks = tasks_of(situation, images)
+    context = situation_of(cpu, method)
+    action = context.method.default_action
+    tasks = tasks_of(context, images)
     assert tasks.classifier_for(action.replace(classifier="auto")) == own
     assert [tasks.classifier_for(action.replace(classifier=name)) for name in ("fc", "ncm")] == ["fc", "ncm"]
 
@@ -396,8 +394,8 @@ def test_auto_counts_the_methods_own_classifier(method: str, own: str, cpu: Back
 @pytest.mark.gpu
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_it_goes_on_exactly_on_a_gpu_too(precision: str, images: ImageSet) -> None:
-    situation = situation_of(
+    context = situation_of(
         make_backend("cuda", precision, deterministic=True), net=build_backbone("small", "lucir", 1, 0)
     )
-    whole = played(situation, images)
-    assert played(situation, images, done=whole[:2]) == whole[2:]
+    whole = played(context, images)
+    assert played(context, images, done=whole[:2]) == whole[2:]

@@ -16,7 +16,7 @@ from poise.data import ImageSet, Memory, herd
 from poise.methods import Growth, Lucir, Stage, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
-from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, Situation, Trainer
+from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, PhaseContext, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 from poise.tuning.environments import Environment, draw_tasks
 
@@ -28,7 +28,7 @@ SIZES = {2: 12, 3: 40, 4: 16}  # of the new classes of a look-ahead
 
 
 @pytest.fixture
-def make_ahead(situation: Situation, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
+def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
     """Look-ahead trials of three new classes of different sizes; one may look like another class."""
     generator = torch.Generator().manual_seed(4)
     kept = ImageSet.joined([bright(generator, label, 6, 10 * label) for label in (0, 1)])
@@ -38,7 +38,7 @@ def make_ahead(situation: Situation, bright: Callable[..., ImageSet]) -> Callabl
     def made(
         kind: type[Trials] = Trials,
         *,
-        situation: Situation = situation,
+        context: PhaseContext = context,
         confused: int | None = None,
         reserved: int = 0,
         witness: Any = None,
@@ -51,8 +51,8 @@ def make_ahead(situation: Situation, bright: Callable[..., ImageSet]) -> Callabl
         memory = Memory(kept, ImageSet.joined([none, *(bright(generator, at, reserved, 900 + at) for at in (0, 1))]))
         images = memory, ImageSet.joined(list(new.values())), none
         chosen = TrialSettings(**{"environment": "lookahead", **settings})
-        situation = replace(situation, growth=Growth(2, len(SIZES)))
-        return kind(TrialInputs(situation, *images, QUOTA, chosen, **inputs), witness=witness)
+        context = replace(context, growth=Growth(2, len(SIZES)))
+        return kind(TrialInputs(context, *images, QUOTA, chosen, **inputs), witness=witness)
 
     return made
 
@@ -105,10 +105,10 @@ def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Tri
         assert (short == full) is equal
 
 
-def test_the_last_model_is_not_touched(situation: Situation, make_trials: Callable[..., Trials]) -> None:
-    before = {name: value.clone() for name, value in situation.model.state_dict().items()}
+def test_the_last_model_is_not_touched(context: PhaseContext, make_trials: Callable[..., Trials]) -> None:
+    before = {name: value.clone() for name, value in context.model.state_dict().items()}
     run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
-    assert all(torch.equal(before[name], value) for name, value in situation.model.state_dict().items())
+    assert all(torch.equal(before[name], value) for name, value in context.model.state_dict().items())
 
 
 def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
@@ -129,14 +129,14 @@ class Heavy(Stage):
 @pytest.mark.parametrize(("share", "epochs"), [(None, 1), (0.5, 3), (1.0, 5)])
 @pytest.mark.parametrize("environment", ["local", "lookahead"])
 def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
-    situation: Situation, make_ahead: Callable[..., Trials], environment: str, share: float | None, epochs: int
+    context: PhaseContext, make_ahead: Callable[..., Trials], environment: str, share: float | None, epochs: int
 ) -> None:
     heard: list[str] = []
     method, fine_tuned = Lucir(), OWN.replace(balance="finetune")
     method.balancing = Heavy(method.balancing.name, 1 / 8, balanced=True, trains="head", heard=heard)
-    situation = replace(situation, method=method)
-    assert situation.schedule.epochs == 40
-    trials = make_ahead(situation=situation, environment=environment, balance_length=share)
+    context = replace(context, method=method)
+    assert context.schedule.epochs == 40
+    trials = make_ahead(context=context, environment=environment, balance_length=share)
     trainings = 2 if environment == "lookahead" else 1
     run_one(trials, Attempt(Trial(0, arm=0, epochs=2), fine_tuned, "fc", 2))
     assert len(heard) == trainings * epochs
@@ -164,10 +164,10 @@ class Listening(Lucir):
 
 
 def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
-    situation: Situation, make_ahead: Callable[..., Trials]
+    context: PhaseContext, make_ahead: Callable[..., Trials]
 ) -> None:
     method = Listening()
-    trials = make_ahead(situation=replace(situation, method=method))
+    trials = make_ahead(context=replace(context, method=method))
     result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
     whole = Growth(2, 3)
@@ -195,7 +195,7 @@ class Watched(Trials):
         self, attempt: Attempt, environment: Environment, begun: LocalPhase, trainer: Trainer
     ) -> LocalPhase:
         following = super()._begin_next(attempt, environment, begun, trainer)
-        self.followed = begun, following.situation.model, following
+        self.followed = begun, following.context.model, following
         return following
 
 
@@ -211,7 +211,7 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
         phases[rho] = trials.followed
     (first, _, plain), known = phases[0.0], 3
     arrived, held = len(plain.new), known * QUOTA + len(plain.new)
-    assert sum(first.situation.growth) == known
+    assert sum(first.context.growth) == known
     for rho, (first, _, second) in phases.items():
         most = min((known * QUOTA + math.floor(rho * images)) // known for images in (len(first.new), arrived))
         sizes = [min(most, 6), min(most, 6), min(most, len(first.new))]  # six exemplars of each old class are there
@@ -234,13 +234,13 @@ def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Cal
 
 @pytest.mark.parametrize("round_", [0, 1])
 def test_the_first_half_is_cut_to_its_memory_by_herding(
-    situation: Situation, make_ahead: Callable[..., Watched], round_: int
+    context: PhaseContext, make_ahead: Callable[..., Watched], round_: int
 ) -> None:
     trials = make_ahead(Watched)
     run_one(trials, Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", 2))
     assert trials.followed is not None
     first, model, following = trials.followed
-    features = situation.evaluator.extract(model, first.new.pixels).features
+    features = context.evaluator.extract(model, first.new.pixels).features
     ranks = herd(features, first.new.labels, QUOTA)
     cut = [first.kept.origins[first.kept.labels == label][:QUOTA] for label in (0, 1)]
     herded = [*cut, *(first.new.origins[ranks[label]] for label in sorted(ranks))]
@@ -286,10 +286,10 @@ def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Ca
 
 
 def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
-    situation: Situation, make_trials: Callable[..., Trials]
+    context: PhaseContext, make_trials: Callable[..., Trials]
 ) -> None:
     method = Listening()
-    trials = make_trials(situation=replace(situation, method=method), horizon=2)
+    trials = make_trials(context=replace(context, method=method), horizon=2)
     result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
     assert len(result.earlier_rewards) == 2
     assert {growth: heads for growth, (heads, _) in method.heard.items()} == {Growth(2, 1): 3, Growth(3, 0): 3}
@@ -477,12 +477,12 @@ class LateDivergence(Lucir):
 
 
 def test_a_trial_that_diverges_late_has_the_same_record_whether_it_continued_or_not(
-    situation: Situation, make_trials: Callable[..., Trials]
+    context: PhaseContext, make_trials: Callable[..., Trials]
 ) -> None:
-    late = replace(situation, method=LateDivergence())
-    going = make_trials(situation=late)
+    late = replace(context, method=LateDivergence())
+    going = make_trials(context=late)
     assert not run_one(going, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4)).outcome.diverged
     continued = run_one(going, Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    scratch = run_one(make_trials(situation=late), Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
+    scratch = run_one(make_trials(context=late), Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
     assert continued.outcome.diverged
     assert continued == scratch

@@ -32,7 +32,7 @@ from poise.learner.phase import Phase, Runtime, first_preprocessing, is_given
 from poise.learner.settings import KEYS, Settings
 from poise.methods import Growth
 from poise.nets import has_pretrained, net_info
-from poise.training import DefaultsChosen, Event, PhaseStarted, Progress, Situation, Trainer
+from poise.training import DefaultsChosen, Event, PhaseContext, PhaseStarted, Progress, Trainer
 from poise.tuning import DEFAULT_POLICY, UNTUNED
 from poise.words import counted, install_extra
 
@@ -203,7 +203,7 @@ def judge_augmentation(
             done = trainer.done + (number - 1) * trainer.planned
             yield Progress(0, "augmentation", done, 2 * trainer.planned, words)
         for mirrored in (False, True):
-            logits = trainer.situation.evaluator.extract(trainer.predictor, held, mirrored=mirrored).logits
+            logits = trainer.context.evaluator.extract(trainer.predictor, held, mirrored=mirrored).logits
             hits[pad, mirrored] = logits.argmax(dim=1).cpu() == held.labels
         shifted = hits[suitable.pad, False]
         if not surely_better(torch.ones_like(shifted), shifted):  # then no second network can be surely better
@@ -217,7 +217,7 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
     """The training of a new network with this augmentation."""
     method, schedule = settings.made_method, settings.schedule
     model = build_model(settings, images.shape, runtime.net)
-    situation = Situation(
+    context = PhaseContext(
         model=model,
         method=method,
         growth=Growth(0, int(images.labels.max()) + 1),
@@ -227,9 +227,9 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
         seed=settings.seed,
         phase=0,
     )
-    feed = situation.feed(images.select(torch.empty(0, dtype=torch.long)), images)
-    grown = situation.grow_model(images)
-    return Trainer(situation, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
+    feed = context.feed(images.select(torch.empty(0, dtype=torch.long)), images)
+    grown = context.grow_model(images)
+    return Trainer(context, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
 
 
 def backbone_is_frozen(settings: Settings, images: ImageSet, runtime: Runtime) -> bool:

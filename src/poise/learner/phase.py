@@ -9,8 +9,9 @@ import copy
 import logging
 from collections.abc import Generator
 from dataclasses import dataclass, replace
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from poise import draws
 from poise.actions import Action
@@ -27,12 +28,14 @@ from poise.training import (
     ActionDecided,
     Backend,
     ClassMeans,
+    EpochDone,
     Event,
     Executor,
-    Material,
+    PhaseContext,
+    PhaseData,
     PhaseStarted,
     Progress,
-    Situation,
+    StageDone,
     Trainer,
     changed_switches,
     features_suffice,
@@ -114,6 +117,7 @@ class Phase:
         self.reward = reward or Reward()
         self.given = is_given(settings, runtime)
         self.trainer: Trainer | None = None
+        self._saved: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # of the training, after its last epoch
 
     # Algorithm 1 ------------------------------------------------------------------------------------------------
 
@@ -132,7 +136,7 @@ class Phase:
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if action is None:
-            choice = self.situation.backend.broadcast((yield from self._choose()))
+            choice = self.context.backend.broadcast((yield from self._choose()))
             action = choice.action
             yield from judge_before(self.task, self.rule, action)
             self.trainer = self.make_trainer(action)
@@ -143,7 +147,11 @@ class Phase:
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
         self.task.trials.rest()
-        yield from self.trainer.run()
+        self._saved = self.trainer.state()
+        for event in self.trainer.run():
+            if isinstance(event, EpochDone | StageDone):  # the phase can be resumed from here
+                self._saved = self.trainer.state()
+            yield event
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
 
@@ -164,22 +172,22 @@ class Phase:
         self.before, self.arrival = replace(known, memory=self.kept), replace(arrival, images=self.stored)
         # A first phase that is resumed does not measure its images again.
         self.material = self._material(pending.preprocessing if pending is not None else None)
-        self.situation = self.material.situation
+        self.context = self.material.context
         own = settings.made_method.default_action.classifier
         self.rule = ClassifierRule(own, known.classifier, known.phases, known.hits)
         trials = Trials(self._trial_inputs(), executor=self.runtime.executor, witness=self._witness())
         self.task = Task(trials, self.rule.classifier_for, known.history, reward=self.reward)
         if pending is not None:
             self.task.history.extend(pending.history)
-            if (line := changed_switches(pending.switches, self.situation.backend)) is not None:
+            if (line := changed_switches(pending.switches, self.context.backend)) is not None:
                 log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
 
-    def _material(self, measured: Preprocessing | None) -> Material:
+    def _material(self, measured: Preprocessing | None) -> PhaseData:
         """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
-        situation = self._situation(measured)
-        material = Material(situation, self.kept, self.new, self.reserve, self.discarded)
+        context = self._context(measured)
+        material = PhaseData(context, self.kept, self.new, self.reserve, self.discarded)
         still = all(action.backbone_rate == 0 for action in self._possible_actions())
-        if features_suffice(situation, self.stored.shape, still=still):
+        if features_suffice(context, self.stored.shape, still=still):
             return material.as_features()
         if self.runtime.executor is not None:  # trials elsewhere are told the places of images in the data set
             return material
@@ -192,7 +200,7 @@ class Phase:
             return None
         return lambda model, means, classes: witness(complete(model), means, classes)
 
-    def _situation(self, measured: Preprocessing | None) -> Situation:
+    def _context(self, measured: Preprocessing | None) -> PhaseContext:
         settings, known, shape = self.settings, self.before, self.arrival.images.shape
         start = None if settings.made_method.starts_anew else known.start
         model = start if start is not None else build_model(settings, shape, self.runtime.net)
@@ -207,7 +215,7 @@ class Phase:
         if count not in (shape[0], info.channels if info is not None else None):
             raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
         self.preprocessing = preprocessing  # of images
-        return Situation(
+        return PhaseContext(
             model=self._first_model(model),
             method=settings.made_method,
             growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
@@ -230,19 +238,19 @@ class Phase:
     @property
     def network(self) -> nn.Module:
         """The backbone that the phase starts from, whether it is run or not."""
-        return (self.material.whole or self.situation.model).backbone
+        return (self.material.whole or self.context.model).backbone
 
     @property
     def is_frozen(self) -> bool:
         """Whether nothing of the network is trained in this phase."""
-        return self.material.whole is not None or self.situation.model.is_frozen
+        return self.material.whole is not None or self.context.model.is_frozen
 
     def _trial_inputs(self) -> TrialInputs:
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
         quota = budget.quota(len(classes)) - budget.reserve
         images = self.material.kept, self.material.new, self.material.reserve
         return TrialInputs(
-            self.situation,
+            self.context,
             *images,
             quota,
             self.settings.trials,
@@ -288,9 +296,9 @@ class Phase:
 
     def make_trainer(self, action: Action) -> Trainer:
         """The phase's own training, on a copy of the model."""
-        situation, material = self.situation, self.material
-        model, feed = situation.grow_model(material.arrived), situation.feed(material.kept.exemplars, material.new)
-        return Trainer(situation, model, situation.teacher(), action, feed)
+        context, material = self.context, self.material
+        model, feed = context.grow_model(material.arrived), context.feed(material.kept.exemplars, material.new)
+        return Trainer(context, model, context.teacher(), action, feed)
 
     def _keep(self, trainer: Trainer) -> Knowledge:
         """Choose what to keep and which classifier counts."""
@@ -300,12 +308,12 @@ class Phase:
             model.eval().extras.clear()
         rho = budget.rho(phase, trainer.action.allocation)
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
-        evaluator, material = self.situation.evaluator, self.material
+        evaluator, material = self.context.evaluator, self.material
         arrived = ImageSet.joined([self.new, self.discarded])
         places = without_copies(arrived, self.kept.exemplars, every=budget.keeps_all)
         candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
         memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
-        means, mean_images = measure_means(self.situation, predictor, memory.exemplars, material.arrived)
+        means, mean_images = measure_means(self.context, predictor, memory.exemplars, material.arrived)
         hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
@@ -355,13 +363,12 @@ class Phase:
     def pending(self) -> Pending:
         """What is needed to resume this phase."""
         measured = self.preprocessing if self.before.preprocessing is None else None
-        switches = read_switches(self.situation.backend)
+        switches = read_switches(self.context.backend)
         begun = Pending(self.arrival.digest, tuple(self.task.history), switches=switches, preprocessing=measured)
         if self.trainer is None:
             return begun
-        tensors, position = self.trainer.state()
-        copied = {name: value.clone() for name, value in tensors.items()}  # the training continues and changes them
-        return replace(begun, action=self.trainer.action, tensors=copied, position=position)
+        tensors, position = self._saved or self.trainer.state()
+        return replace(begun, action=self.trainer.action, tensors=tensors, position=position)
 
 
 def first_preprocessing(

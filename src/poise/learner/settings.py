@@ -96,7 +96,7 @@ class Settings(LearnerKeys):
             raise UserError(f"policy={self.policy} validates on old images, and memory=0 keeps none; choose another")
         method = self.made_method
         for stage in method.stages(Growth(1, 1)):
-            if stage.balanced or (stage.after is not None and stage.after.balanced):
+            if any(each is not None and each.select is not None for each in (stage, stage.after)):
                 raise UserError(
                     f"{self.method} with these options trains on as many old images as new ones (its stage "
                     f"{stage.name}), and memory=0 keeps none; set other options or keep images, such as memory=20"

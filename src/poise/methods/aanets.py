@@ -8,14 +8,14 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from poise.errors import UserError
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, herd_evenly, register
 from poise.methods.lucir import Lucir
 from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet, ScaledHead
 
 BASES: Mapping[str, type[Method]] = {"podnet": PODNet, "lucir": Lucir}
 #: The rate is chosen so that α should move about as far in a phase of CIFAR-100 as in the paper's figure.
-FUSION = Stage("fusion", lr=1e-4, balanced=True, trains="fusion", moves_statistics=False, teacher=None)
+FUSION = Stage("fusion", lr=1e-4, select=herd_evenly, trains="fusion", moves_statistics=False, teacher=None)
 
 
 @register

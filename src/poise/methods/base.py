@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, NamedTuple, Self
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from poise.actions import Action
+from poise.data import herd
 from poise.errors import UserError, check_number, suggestion
 from poise.nets import HEADS, Head, Model, Output, Part
 from poise.settings import ceiling
@@ -75,6 +77,29 @@ MODEL: Final = "model"
 PREVIOUS: Final = "previous"
 
 
+#: Places of images, from the labels of all of them, a way to compute their features under the phase's model, and a
+#: source of draws.
+Select = Callable[[Tensor, Callable[[], Tensor], np.random.Generator], Tensor]
+
+
+def herd_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.random.Generator) -> Tensor:
+    """As many images of each class as the smallest one has, chosen by herding."""
+    ranks = herd(features(), labels, _smallest(labels))
+    return torch.cat([ranks[label] for label in sorted(ranks)])
+
+
+def draw_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.random.Generator) -> Tensor:
+    """As many images of each class as the smallest one has, those that come first in a random order."""
+    labels = labels.cpu()
+    order = torch.from_numpy(generator.permutation(len(labels)))
+    count = _smallest(labels)
+    return torch.cat([order[labels[order] == label][:count] for label in torch.unique(labels)])
+
+
+def _smallest(labels: Tensor) -> int:
+    return int(torch.unique(labels, return_counts=True)[1].min())
+
+
 @dataclass(frozen=True)
 class Stage:
     """One stretch of training inside a phase.
@@ -85,13 +110,12 @@ class Stage:
     along half a wave besides. During the share `warmup` it rises to its start.
 
     Attributes:
-        keeps_milestones: whether they hold whatever a recipe says of the milestones of its phases.
         clamp: the largest size of any single value of a gradient, if there is one.
         weight_decay: in the place of the schedule's, if there is one.
         temperature: by which logits are divided where they are compared with labels (`Output.adjusted`).
-        renews: after this share of the stage (0: when it begins) the method draws heads anew (`Method.renew`).
-        balanced: trains on the same number of images of each class, that of the smallest one, chosen by herding or,
-            with `at_random`, by a draw.
+        prepare: changes the student in place, with draws of its own, before the stage begins or
+        prepare_at: after this share of it.
+        select: which images it trains on, if not on all: see `herd_evenly` and `draw_evenly`.
         trains: `all` (apart from what the action and the network keep frozen); the `backbone` with the extras, but no
             head; or the `head`, its `rows` (old ones too, but no scale) or the `fusion` of two branches alone.
         moves_statistics: whether batch statistics still move; if not, the backbone stays in eval mode.
@@ -106,7 +130,6 @@ class Stage:
     name: str = "main"
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
-    keeps_milestones: bool = False
     decay: float = 0.1
     cosine: bool = False
     warmup: float = 0.0
@@ -114,9 +137,9 @@ class Stage:
     clamp: float | None = None
     weight_decay: float | None = None
     temperature: float = 1.0
-    renews: float | None = None
-    balanced: bool = False
-    at_random: bool = False
+    prepare: Callable[[Model, torch.Generator], None] | None = None
+    prepare_at: float = 0.0
+    select: Select | None = None
     trains: Part = "all"
     moves_statistics: bool = True
     student: str = MODEL
@@ -144,10 +167,6 @@ class Stage:
         wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
         rise = min(1.0, (epoch + 1) / ceiling(self.warmup * epochs)) if self.warmup else 1.0
         return float(start * self.decay**passed * wave * rise)
-
-    def renews_before(self, epoch: int, epochs: int) -> bool:
-        """Whether heads are drawn anew before `epoch` (from 0) of `epochs`."""
-        return self.renews is not None and epoch == ceiling(self.renews * epochs)
 
 
 class Finished(NamedTuple):
@@ -186,7 +205,7 @@ class Method(ABC):
         share=1 / 8,
         milestones=(0.5,),
         lr=0.01,
-        balanced=True,
+        select=herd_evenly,
         trains="head",
         moves_statistics=False,
         teacher=None,
@@ -250,10 +269,6 @@ class Method(ABC):
 
     def fit_head(self, model: Model, trained: TrainedPhase) -> None:  # noqa: B027 - most methods compute nothing
         """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
-
-    def renew(self, model: Model, generator: torch.Generator) -> None:
-        """Draw heads anew, in place, in a stage that `renews`."""
-        raise NotImplementedError(f"{self.name} has a stage that renews heads and no way to do it")
 
     def class_values(self, stage: Stage, action: Action, counts: Tensor, growth: Growth) -> Tensor | None:
         """A value for each class, if the terms of this stage need one: they find it as `student.class_values`.

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from poise import losses
 from poise.actions import Action
 from poise.errors import UserError, check_number
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, register
 from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet
 from poise.spaces import Named
 
@@ -19,9 +19,9 @@ AUXILIARY = "auxiliary"
 EPOCHS = 170  # of the representation stage as released for CIFAR; what follows is in proportion to them
 #: The rate rises for 10 epochs, then heads are drawn anew and the milestones begin to count: 110 and 130 of 170.
 WARMUP = 10 / EPOCHS
-REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=WARMUP, renews=WARMUP, teacher=None)
+REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=WARMUP, teacher=None)
 #: How the released code trains a first phase of half of the classes: 200 epochs, ×0.1 at 60, 120 and 160.
-PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), keeps_milestones=True, teacher=None)
+PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), teacher=None)
 
 
 @register
@@ -70,8 +70,8 @@ class DER(Method):
             Method.balancing,
             share=30 / EPOCHS,
             lr=None,
-            at_random=True,
-            renews=0.0,
+            select=draw_evenly,
+            prepare=renew_heads,
             temperature=float(self.settings["temperature"]),
         )
 
@@ -88,18 +88,12 @@ class DER(Method):
             auxiliary.grow(inputs.growth.new + 1, inputs.generator)
             model.extras[AUXILIARY] = NewestHead(auxiliary)
 
-    def renew(self, model: Model, generator: torch.Generator) -> None:
-        """Draw the classifiers anew that are trained in the stage."""
-        for head in (model.head, *(extra.head for extra in model.extras.values() if isinstance(extra, NewestHead))):
-            if isinstance(head, RenewedHead) and head.new.requires_grad:
-                head.renew(generator)
-
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The training of the representation; the action's `balance` adds that of the classifier."""
         if not growth.old and self.settings["first"] == "plain":
             return (replace(PLAIN, share=float(self.settings["first_share"])),)
         warmup = float(self.settings["warmup"])
-        return (replace(REPRESENTATION, warmup=warmup, renews=warmup),)
+        return (replace(REPRESENTATION, warmup=warmup, prepare=renew_heads, prepare_at=warmup),)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Classification of all classes, and of new ones by the newest network: to it, all old classes are one."""
@@ -108,6 +102,13 @@ class DER(Method):
             merged = (labels - growth.old + 1).clamp(min=0)
             terms[AUXILIARY] = losses.cross_entropy(student.extras[AUXILIARY], merged)
         return terms
+
+
+def renew_heads(model: Model, generator: torch.Generator) -> None:
+    """Draw the classifiers anew that are trained in the stage."""
+    for head in (model.head, *(extra.head for extra in model.extras.values() if isinstance(extra, NewestHead))):
+        if isinstance(head, RenewedHead) and head.new.requires_grad:
+            head.renew(generator)
 
 
 def refuse_other_nets(method: Method, model: Model) -> None:

@@ -167,7 +167,7 @@ class Executor:
         if self._sent is None or self._sent[0] is not trials:
             self._sent = (trials, secrets.token_hex(8), self._ray.put(_pack(trials)))
         _, key, packed = self._sent
-        gpu = trials.inputs.situation.backend.device.type == "cuda"
+        gpu = trials.inputs.context.backend.device.type == "cuda"
         task = self._task(try_attempt, gpu=1 if gpu else 0)
         waiting = [task.remote(key, [packed], attempt, _circumstances()) for attempt in attempts]
         try:
@@ -231,7 +231,7 @@ def try_attempt(key: str, packed: list[Pending], attempt: Attempt, circumstances
         _BENCH.clear()
         _BENCH[key] = _import_ray().cloudpickle.loads(_import_ray().get(packed[0]))
     trials = _BENCH[key]
-    with trials.inputs.situation.backend.active():
+    with trials.inputs.context.backend.active():
         return trials.run_all([attempt])[0]
 
 

@@ -86,7 +86,7 @@ def _head_bytes(learner: Learner, images: ImageSet) -> int:
     """The size of the head once it knows all classes; of some methods it is larger than the network."""
     some = images.first_of_each_label(1)
     phase = learner.phase_of(some, some.labels)
-    grown = phase.situation.grow_model(phase.material.arrived)
+    grown = phase.context.grow_model(phase.material.arrived)
     return sum(value.nbytes for value in grown.head.state_dict().values())
 
 

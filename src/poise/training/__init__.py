@@ -1,14 +1,30 @@
 """Algorithm 2: one model trained with one action.
 
-`situation` is what a training starts from, `material` its images or their features, `trainer` trains it stage by
-stage, `balanced` picks the images of a balanced one, `step` is one step of it (`capture`: as a CUDA graph), `schedule`
-its length, `optimiser` what moves the weights, `restoring` takes over what was saved, `keeping` says what remains
-after it, `evaluate` looks at models, `lanes` runs several trainings side by side,
-`backend` is the device, `ranks` those that train together (`statistics`: theirs), `noise` what a network draws
-itself, `events` what happens on the way.
+`context` is what a training starts from and what it trains on, `trainer` trains it stage by stage, `step` is one step
+of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights, `evaluate` looks at
+models, `lanes` runs several trainings side by side, `device` says where, `ranks` are processes that train together,
+`events` is what happens on the way.
 """
 
-from poise.training.backend import PRECISIONS, Backend, make_backend, undisturbed
+from poise.training.context import (
+    LocalPhase,
+    PhaseContext,
+    PhaseData,
+    features_suffice,
+    keep_exemplars,
+    keep_memory,
+    measure_means,
+    remember_means,
+)
+from poise.training.device import (
+    PRECISIONS,
+    Backend,
+    Switches,
+    changed_switches,
+    make_backend,
+    read_switches,
+    undisturbed,
+)
 from poise.training.evaluate import NCM_TEMPERATURE, ClassMeans, Evaluator, Extracted, both_classifiers
 from poise.training.events import (
     ActionDecided,
@@ -22,7 +38,6 @@ from poise.training.events import (
     TrialDone,
     TuningDone,
 )
-from poise.training.keeping import keep_exemplars, keep_memory, measure_means, remember_means
 from poise.training.lanes import (
     Bench,
     Executor,
@@ -34,11 +49,8 @@ from poise.training.lanes import (
     give_back,
     worthwhile_lanes,
 )
-from poise.training.material import Material, features_suffice
 from poise.training.ranks import ALONE, World, current_world, join_world, leave_world
 from poise.training.schedule import Schedule
-from poise.training.situation import LocalPhase, Situation
-from poise.training.switches import Switches, changed_switches, read_switches
 from poise.training.trainer import Trainer
 
 __all__ = [
@@ -59,12 +71,12 @@ __all__ = [
     "Lanes",
     "LocalExecutor",
     "LocalPhase",
-    "Material",
+    "PhaseContext",
+    "PhaseData",
     "PhaseDone",
     "PhaseStarted",
     "Progress",
     "Schedule",
-    "Situation",
     "StageDone",
     "Switches",
     "Trainer",

@@ -8,15 +8,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from poise.actions import Action
 from poise.data import Draws, Feed
-from poise.training.optimiser import kept_tensors
+from poise.nets import Model
+from poise.training.context import LocalPhase
+from poise.training.optimiser import Optimiser, forget, kept_tensors
 from poise.training.ranks import Share
-from poise.training.step import Step
+from poise.training.step import Runner, Step
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 SCARCE = 0.25  # where less of the device's memory than this share is free, what torch keeps is returned to it first
@@ -81,7 +85,7 @@ class CapturedRunner:
         self._step, self._feed, self._bounds = step, feed, bounds
         device, count = feed.device, len(feed)
         self._order = torch.arange(count, device=device)
-        augmentation = step.situation.preprocessing.augmentation
+        augmentation = step.context.preprocessing.augmentation
         self._draws = augmentation.neutral(count, feed.sizes if augmentation.resized else None).to(device)
         self._slot: Tensor | None = None  # where a step finds the pixels of a batch that comes from the host
         if not feed.resident:
@@ -103,26 +107,23 @@ class CapturedRunner:
         start, stop = self._bounds[0]
         return stop - start
 
-    def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
-        """Replay the steps from `first` on, yielding after each stretch."""
-        if first >= len(self._bounds):
-            return
+    def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
+        """Replay all steps, yielding after each stretch."""
         if not self._graphs:
             self._capture()
         self._order.copy_(order)
         self._draws.load(draws)
-        self._position.fill_(self._bounds[first][0])
-        self._row.fill_(first)
-        done, left = first, self._bounds[first:]
-        own = [self._step.situation.backend.world.part_of(*bounds)[:2] for bounds in left]
+        self._position.zero_()
+        self._row.zero_()
+        own = [self._step.context.backend.world.part_of(*bounds)[:2] for bounds in self._bounds]
         crops = draws.crops(self._feed.shape[1:])
         batches = iter(()) if self._slot is None else self._feed.batches(order, own, crops)
-        for start, stop in left:
+        first = 0
+        for done, (start, stop) in enumerate(self._bounds, start=1):
             if self._slot is not None:
                 pixels, _ = next(batches)
                 self._slot[: len(pixels)].copy_(pixels, non_blocking=True)  # behind the replay of the last one
             self._graphs[stop - start].replay()
-            done += 1
             if done - first == STRETCH or done == len(self._bounds):
                 yield self._values[first:done]
                 first = done
@@ -156,7 +157,7 @@ class CapturedRunner:
 
     def _kind(self, size: int) -> int:
         """A key of everything that determines the kernels of a step: they cannot be chosen during a capture."""
-        step, backend = self._step, self._step.situation.backend
+        step, backend = self._step, self._step.context.backend
         shapes = tuple(
             (name, tuple(value.shape))
             for model in (step.model, step.teacher)
@@ -175,15 +176,15 @@ class CapturedRunner:
                 trained,
                 modes,
                 where,
-                step.situation.preprocessing.augmentation,
-                type(step.method),
-                step.situation.growth,
+                step.context.preprocessing.augmentation,
+                type(step.objective.method),
+                step.context.growth,
                 type(step.optimiser),
             )
         )
 
     def _train_batch(self, size: int) -> Tensor:
-        start, stop, weight = self._step.situation.backend.world.part_of(0, size)
+        start, stop, weight = self._step.context.backend.world.part_of(0, size)
         window = self._position + torch.arange(size, device=self._feed.device)
         picks = self._order.index_select(0, window)
         labels = self._feed.labels.index_select(0, picks)
@@ -206,3 +207,62 @@ class CapturedRunner:
     def _restore(self, kept: list[Tensor]) -> None:
         for tensor, before in zip(self._tensors(), kept, strict=True):
             tensor.copy_(before)
+
+
+# What is kept for the next training -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Engine:
+    """What trains one stage: its images, the bounds of their batches, an optimiser, a step, and what runs the steps."""
+
+    feed: Feed
+    bounds: list[tuple[int, int]]
+    optimiser: Optimiser
+    step: Step
+    runner: Runner
+
+    def restart(self, action: Action, feed: Feed, teacher: Model | None) -> None:
+        """Begin again, with another action, other images and another teacher of these shapes, and no momentum.
+
+        Everything is replaced in place, for a captured step keeps reading from where it was captured.
+        """
+        if feed is not self.feed:
+            self.feed.load(feed)
+        if teacher is not None and self.step.teacher is not None and teacher is not self.step.teacher:
+            self.step.teacher.load_state_dict(teacher.state_dict())
+        self.step.weigh(action, self.feed.labels)
+        forget(self.optimiser)
+
+
+@dataclass
+class StepCache:
+    """What captured steps of one shape refer to: networks, images and engines. A lane keeps it for the next training.
+
+    The actions of these trainings may differ in numbers that a step reads and in nothing else (`Action.step_key`).
+
+    Attributes:
+        model: the phase's own.
+        teacher: the last phase's.
+        feed: what is trained on.
+        begun: the local phase that the present training starts from, if it is one of a trial.
+        students: what the method made besides, by name.
+        engines: by the number of the stage, and whether they train what comes `after` each of its epochs.
+    """
+
+    model: Model
+    teacher: Model | None
+    feed: Feed
+    begun: LocalPhase | None = None
+    students: dict[str, Model] = field(default_factory=dict)
+    engines: dict[tuple[int, bool], Engine] = field(default_factory=dict)
+
+    def load(self, begun: LocalPhase) -> None:
+        """Take over what another training starts from, in place."""
+        self.begun = begun
+        self.feed.load(begun.feed)
+        if self.teacher is not None and begun.teacher is not None:
+            self.teacher.load_state_dict(begun.teacher.state_dict())
+        self.model.load_changing(begun.model.changing())
+        if begun.follows:  # what others left is frozen in it, and not the same for all of them
+            self.model.load_fresh(begun.model)

@@ -1,4 +1,4 @@
-"""Features, class means and both classifiers, in batches."""
+"""Looking at models: features, class means and both classifiers, in batches."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch.nn.functional import normalize, one_hot
 
 from poise.data import ImageSet, PixelStore, Preprocessing, as_store, mirror
 from poise.nets import Model
-from poise.training.backend import Backend
-from poise.training.noise import drawn_from, seeding
+from poise.training.device import Backend, addressed_draws
 
 BATCH = 512
 NCM_TEMPERATURE = 0.1  # of the cosines to class means, where they become probabilities
@@ -70,7 +69,7 @@ class Evaluator:
                 part = mirror(part)
             plain = self.preprocessing.plain(pad_to_power_of_two(part) if on_gpu else part)
             plain = plain.contiguous(memory_format=torch.channels_last)
-            with self.backend.autocast, seeding(drawn_from(model, plain, training=False), start, device):
+            with self.backend.autocast, addressed_draws(model, start, device):
                 output = model(plain)
             for whole, values in zip(found, (output.features, output.logits), strict=True):
                 whole[start : start + len(part)] = values[: len(part)]

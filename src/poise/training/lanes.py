@@ -23,8 +23,9 @@ import torch
 
 from poise.actions import Action
 from poise.errors import OutOfMemory
-from poise.training.backend import Backend
-from poise.training.situation import LocalPhase
+from poise.training.capture import StepCache
+from poise.training.context import LocalPhase
+from poise.training.device import Backend
 from poise.training.trainer import Trainer
 
 log = logging.getLogger(__name__)
@@ -71,24 +72,34 @@ class Lane:
     """A place where one model is trained. Captured steps stay here and serve every training of the same shape."""
 
     backend: Backend
-    _trainers: dict[tuple[object, ...], Trainer] = field(default_factory=dict)
+    _kept: dict[tuple[object, ...], StepCache] = field(default_factory=dict)
 
     def trainer(self, begun: LocalPhase, action: Action, epochs: int, address: tuple[int | str, ...]) -> Trainer:
         """A training of that local phase, ready to run."""
         networks = [tuple(model.state_dict()) for model in (begun.model, begun.teacher) if model is not None]
-        shape = (begun.situation.growth, begun.feed.kind, begun.follows, *action.step_key, *networks)
-        known = self._trainers.get(shape)
-        if known is not None:
-            known.restart(begun, action, epochs, address)
-            return known
-        situation = replace(begun.situation, backend=self.backend)
-        on_gpu = self.backend.device.type == "cuda"
-        feed = begun.feed.copy() if on_gpu else begun.feed
-        teacher = begun.teacher.copy() if on_gpu and begun.teacher is not None else begun.teacher
-        model = begun.model.copy(owns_fresh=begun.follows)
-        made = Trainer(situation, model, teacher, action, feed, epochs=epochs, address=address, begun=begun)
+        # Equal shapes have equal counts of images and classes, settings of the step, and names of all weights: two
+        # networks with the same number of classes may differ, and so may their teachers.
+        shape = (begun.context.growth, begun.feed.kind, begun.follows, *action.step_key, *networks)
+        kept = self._kept.get(shape)
+        if kept is not None:
+            kept.load(begun)
+        else:
+            on_gpu = self.backend.device.type == "cuda"
+            feed = begun.feed.copy() if on_gpu else begun.feed
+            teacher = begun.teacher.copy() if on_gpu and begun.teacher is not None else begun.teacher
+            kept = StepCache(begun.model.copy(owns_fresh=begun.follows), teacher, feed, begun)
+        made = Trainer(
+            replace(begun.context, backend=self.backend),
+            kept.model,
+            kept.teacher,
+            action,
+            kept.feed,
+            epochs=epochs,
+            address=address,
+            kept=kept,
+        )
         if made.captures:
-            self._trainers[shape] = made
+            self._kept[shape] = kept
         return made
 
     def turn(self, work: Work[T]) -> None:

@@ -1,8 +1,11 @@
-"""One training step, and how steps are run: eagerly (the reference) or as a captured graph (see `capture`)."""
+"""One training step, and how steps are run eagerly: the reference. As a captured graph: see `capture`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import torch
@@ -11,13 +14,53 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from poise.actions import Action, is_weight
 from poise.data import Draws, Feed
-from poise.methods import Stage
-from poise.nets import FULL, Backbone, Model
-from poise.training.noise import NOTHING, drawn_from, seeding
+from poise.errors import UserError, shown
+from poise.methods import Growth, Method, Stage
+from poise.nets import FULL, Model, Output
+from poise.training.context import PhaseContext
+from poise.training.device import addressed_draws
 from poise.training.optimiser import Optimiser
 from poise.training.ranks import Reduction, Share
-from poise.training.situation import Situation
-from poise.training.terms import check_gradient, check_terms, say_unmatched
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class Objective:
+    """What a stage minimises: the sum of the method's terms, each with its weight.
+
+    Attributes:
+        method: as the action configures it.
+        stage: with the temperature of its logits.
+        growth: how many classes were known, and how many arrived.
+        weights: of terms by their names; a term that has none counts as it is.
+        prior: added to the logits of each class where they are compared with labels.
+        class_values: what the method computed for each class.
+    """
+
+    method: Method
+    stage: Stage
+    growth: Growth
+    weights: Mapping[str, Tensor | float]
+    prior: Tensor | None = None
+    class_values: Tensor | None = None
+
+
+def weighted_loss(
+    objective: Objective, student: Output, teacher: Output | None, labels: Tensor, batch_labels: Tensor
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss of a batch, or of a rank's part of one, and its terms before they are weighed."""
+    student = student._replace(
+        prior=objective.prior,
+        temperature=objective.stage.temperature,
+        class_values=objective.class_values,
+        batch_labels=batch_labels,
+    )
+    terms = objective.method.terms(student, teacher, labels, objective.growth)
+    check_terms(objective.method, terms)
+    weights = objective.weights
+    weighted = [weights[name] * term if name in weights else term for name, term in terms.items()]
+    return torch.stack(weighted).sum(), terms
 
 
 class Step:
@@ -32,7 +75,7 @@ class Step:
 
     def __init__(
         self,
-        situation: Situation,
+        context: PhaseContext,
         optimiser: Optimiser,
         model: Model,
         teacher: Model | None,
@@ -40,15 +83,16 @@ class Step:
         labels: Tensor,
         stage: Stage,
     ) -> None:
-        self.situation, self.model, self.teacher, self.stage = situation, model, teacher, stage
-        self.method, self.optimiser = situation.method.configured_for(action), optimiser
-        device = situation.backend.device
-        self.weights = {name: torch.zeros((), dtype=FULL, device=device) for name in action if is_weight(name)}
-        self.prior = torch.zeros(model.head.classes, dtype=FULL, device=device) if "adjustment" in action else None
-        self.class_values: Tensor | None = None
+        self.context, self.model, self.teacher, self.stage, self.optimiser = context, model, teacher, stage, optimiser
+        self.weights = {
+            name: torch.zeros((), dtype=FULL, device=context.backend.device) for name in action if is_weight(name)
+        }
+        self.objective = Objective(context.method.configured_for(action), stage, context.growth, self.weights)
+        if "adjustment" in action:
+            self.objective.prior = torch.zeros(model.head.classes, dtype=FULL, device=context.backend.device)
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
-        self._reduction = Reduction(situation.backend.world)
+        self._reduction = Reduction(context.backend.world)
 
     def weigh(self, action: Action, labels: Tensor) -> None:
         """Set the weights of the terms to this action's, in place: a captured step uses them from then on.
@@ -57,36 +101,26 @@ class Step:
         """
         for name, weight in self.weights.items():
             weight.fill_(action.weight(name))
-        if self.prior is not None:
-            self.prior.copy_(prior(action, labels, len(self.prior)))
-        counts = class_counts(labels, self.model.head.classes)
-        values = self.method.class_values(self.stage, action, counts, self.situation.growth)
-        if values is not None and self.class_values is not None:
-            self.class_values.copy_(values)
+        objective = self.objective
+        if objective.prior is not None:
+            objective.prior.copy_(prior(action, labels, len(objective.prior)))
+        values = class_values(objective.method, self.stage, action, labels, self.model, objective.growth)
+        if values is not None and objective.class_values is not None:
+            objective.class_values.copy_(values)
         else:
-            self.class_values = values
+            objective.class_values = values
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, share: Share) -> Tensor:
         """Train on a batch of uint8 images, or a rank's share of one; returns the loss and every term (see `names`)."""
-        images = self.situation.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
-        with self.situation.backend.autocast:
+        images = self.context.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
+        with self.context.backend.autocast:
             student = self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
-        student = student._replace(
-            prior=self.prior,
-            temperature=self.stage.temperature,
-            class_values=self.class_values,
-            batch_labels=share.labels,
-        )
-        terms = self.method.terms(student, teacher, labels, self.situation.growth)
+        total, terms = weighted_loss(self.objective, student, teacher, labels, share.labels)
         if not self.names:
-            check_terms(self.method, terms)
-        weighted = [self.weights[name] * term if name in self.weights else term for name, term in terms.items()]
-        total = torch.stack(weighted).sum()
-        if not self.names:
-            check_gradient(self.method, terms, total)
-            say_unmatched(self.method, self.weights, terms, self.situation.growth)
+            check_gradient(self.objective.method, terms, total)
+            say_unmatched(self.objective.method, self.weights, terms, self.context.growth)
         self.optimiser.zero_grad()
         (total if share.weight == 1 else share.weight * total).backward()  # type: ignore[no-untyped-call]
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
@@ -97,10 +131,6 @@ class Step:
         self.optimiser.step()
         self.names = ("loss", *terms)
         return values
-
-    def drawn_from(self, feed: Feed) -> frozenset[str]:
-        """Which global generators student and teacher draw from, where they are networks of one's own."""
-        return drawn_in_training(self.situation, self.model, self.teacher, feed)
 
 
 def moving_statistics(model: Model) -> list[Tensor]:
@@ -125,6 +155,13 @@ def class_counts(labels: Tensor, classes: int) -> Tensor:
     return torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
 
 
+def class_values(
+    method: Method, stage: Stage, action: Action, labels: Tensor, model: Model, growth: Growth
+) -> Tensor | None:
+    """What the method computes for each class from the labels of all images that are trained on."""
+    return method.class_values(stage, action, class_counts(labels, model.head.classes), growth)
+
+
 class Runner(Protocol):
     """Runs the steps of an epoch, a few at a time."""
 
@@ -132,8 +169,8 @@ class Runner(Protocol):
     def names(self) -> tuple[str, ...]:
         """The names of a step's values, known after the first step."""
 
-    def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
-        """Run the steps from `first` on; yields the values [steps, names] of each stretch of steps.
+    def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
+        """Run all steps; yields the values [steps, names] of each stretch of steps.
 
         `noise` is the address of this epoch, for networks that draw random numbers themselves.
         """
@@ -144,22 +181,21 @@ class EagerRunner:
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
-        self._drawn = step.drawn_from(feed)
 
     @property
     def names(self) -> tuple[str, ...]:
         """The names of a step's values."""
         return self._step.names
 
-    def epoch(self, order: Tensor, draws: Draws, first: int, noise: int) -> Iterator[Tensor]:
-        """Run the steps from `first` on, yielding after each."""
-        world, crops = self._step.situation.backend.world, draws.crops(self._feed.shape[1:])
-        draws, left = draws.to(self._feed.device), self._bounds[first:]
-        parts = [world.part_of(*bounds) for bounds in left]
+    def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
+        """Run all steps, yielding after each."""
+        world, crops = self._step.context.backend.world, draws.crops(self._feed.shape[1:])
+        draws = draws.to(self._feed.device)
+        parts = [world.part_of(*bounds) for bounds in self._bounds]
         batches = self._feed.batches(order, [(part.start, part.stop) for part in parts], crops)
-        for whole, part, (pixels, labels) in zip(left, parts, batches, strict=True):
+        for whole, part, (pixels, labels) in zip(self._bounds, parts, batches, strict=True):
             share = Share(labels if part[:2] == whole else self._labels_of(order[slice(*whole)]), part.weight)
-            with seeding(self._drawn, noise + part.start, self._feed.device):
+            with addressed_draws(self._step.model, noise + part.start, self._feed.device):
                 values = self._step(pixels, labels, draws.batch(part.start, part.stop), share)
             yield values[None]
 
@@ -167,13 +203,45 @@ class EagerRunner:
         return self._feed.labels.index_select(0, picks.to(self._feed.device))
 
 
-def drawn_in_training(situation: Situation, model: Model, teacher: Model | None, feed: Feed) -> frozenset[str]:
-    """Which global generators a training of this model on these images draws from."""
-    if isinstance(model.backbone, Backbone) and (teacher is None or isinstance(teacher.backbone, Backbone)):
-        return NOTHING
-    ends = torch.tensor([0, len(feed) - 1], device=feed.store.device)  # two, for batch statistics
-    few = feed.gather(ends).to(situation.backend.device)
-    images = situation.preprocessing.plain(few).contiguous(memory_format=torch.channels_last)
-    with situation.backend.autocast:
-        drawn = drawn_from(model, images, training=True)
-        return drawn if teacher is None else drawn | drawn_from(teacher, images, training=False)
+# What a method returns as its terms -----------------------------------------------------------------------------------
+
+
+def check_terms(method: Method, terms: object) -> None:
+    """Refuse what is no dictionary of losses. It looks at types and shapes alone, and waits for no device."""
+    begin = f"method {method.name}: terms"
+    if not isinstance(terms, Mapping) or not terms:
+        raise UserError(f"{begin} returned {shown(terms)}; it must return a dictionary of losses, such as {{'ce': …}}")
+    for name, term in terms.items():
+        if not isinstance(name, str):
+            raise UserError(f"{begin} returned a loss under {shown(name)}; its name must be text")
+        if not isinstance(term, Tensor):
+            raise UserError(f"{begin} returned {name}={shown(term)}; a term must be a tensor, computed from student")
+        if term.ndim:
+            why = "a term must be one number: take the mean over the batch"
+            raise UserError(f"{begin} returned {name} of shape {list(term.shape)}; {why}")
+
+
+def check_gradient(method: Method, terms: Mapping[str, Tensor], total: Tensor) -> None:
+    """Refuse losses from which nothing can be learned."""
+    if not total.requires_grad:
+        why = "compute one from student, without detach, item, argmax or no_grad"
+        raise UserError(f"method {method.name}: no term ({', '.join(terms)}) has a gradient; {why}")
+
+
+def say_unmatched(method: Method, weights: Iterable[str], terms: Iterable[str], growth: Growth) -> None:
+    """Warn of axes of an action that are the weight of no term, as misspelt ones are.
+
+    A first phase lacks terms, as does one without new classes; and a method of several stages may have a term in one
+    of them alone. Of poise's own methods it is known that every axis has its term.
+    """
+    if not (growth.old and growth.new) or len(method.stages(growth)) > 1:
+        return
+    if type(method).__module__.partition(".")[0] != __name__.partition(".")[0]:
+        for axis in sorted({*weights} - {*terms}):
+            _say_once(method.name, axis, ", ".join(terms))
+
+
+@cache
+def _say_once(method: str, axis: str, terms: str) -> None:
+    why = f"its terms are {terms}; correct the name, or register_axis if it is a setting"
+    log.warning("method %s: its action names '%s', which is no term and so changes nothing; %s", method, axis, why)

@@ -31,10 +31,10 @@ from poise.data import Draws
 from poise.nets import BatchNorm, Model, Output
 from poise.policies import Planned
 from poise.settings import Keys, Rate, key
-from poise.training import Event, Progress, Situation, TuningDone
+from poise.training import Event, PhaseContext, Progress, TuningDone
+from poise.training.device import addressed_draws
 from poise.training.evaluate import BATCH
-from poise.training.noise import seeding
-from poise.training.step import class_counts, drawn_in_training, prior
+from poise.training.step import Objective, class_values, prior, weighted_loss
 from poise.tuning.environments import Environment, draw_local
 from poise.tuning.results import Chosen, HyperStep
 from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
@@ -86,7 +86,7 @@ class BilevelTuner(Tuner):
         else:
             done = [entry for entry in task.history if isinstance(entry, HyperStep)]
             action, number = done[-1].action if done else action, len(done)
-            problem = InnerProblem(task.trials.inputs.situation, environment, self.default)
+            problem = InnerProblem(task.trials.inputs.context, environment, self.default)
             for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
                 if isinstance(step, Progress):
                     yield step
@@ -163,17 +163,16 @@ class InnerProblem:
     the derivative.
     """
 
-    def __init__(self, situation: Situation, environment: Environment, action: Action) -> None:
-        self.phase = situation.phase
-        self._situation = replace(situation, backend=replace(situation.backend, precision="fp32"))
-        with self._situation.backend.active():
-            self._teacher = self._situation.teacher()
-            self._model = _with_differentiable_norms(copy.deepcopy(self._situation.grow_model(environment.new)))
-            self._feed = self._situation.feed(environment.kept, environment.new)
-            self._drawn = drawn_in_training(self._situation, self._model, self._teacher, self._feed)
-        self._model.train_only("all", old_rows=situation.trains_old_rows(action))
-        self._valid = environment.valid.to(situation.backend.device)
-        self._stage = situation.method.stages(situation.growth)[0]
+    def __init__(self, context: PhaseContext, environment: Environment, action: Action) -> None:
+        self.phase = context.phase
+        self._context = replace(context, backend=replace(context.backend, precision="fp32"))
+        with self._context.backend.active():
+            self._teacher = self._context.teacher()
+            self._model = _with_differentiable_norms(copy.deepcopy(self._context.grow_model(environment.new)))
+            self._feed = self._context.feed(environment.kept, environment.new)
+        self._model.train_only("all", old_rows=context.trains_old_rows(action))
+        self._valid = environment.valid.to(context.backend.device)
+        self._stage = context.method.stages(context.growth)[0]
         self._trained = [name for name, parameter in self._model.named_parameters() if parameter.requires_grad]
 
     def hypergradient(self, action: Action, steps: int, number: int) -> Watched[tuple[float, dict[str, float]]]:
@@ -181,33 +180,36 @@ class InnerProblem:
         like = self._model.head.new
         hyper = {axis: like.new_tensor(float(action[axis])).requires_grad_() for axis in tuned_axes(action)}
         state = yield from self.unroll(action, hyper, steps, number)
-        loss, at_end = self._validate(state)
-        if not hyper:
-            return loss, {}
-        found = torch.autograd.grad(
-            [state[name] for name in at_end],
-            list(hyper.values()),
-            list(at_end.values()),
-            allow_unused=True,  # the first phase has no distillation terms
-            materialize_grads=True,
-        )
+        with self._context.backend.active():  # whose precision is not that of the phase
+            loss, at_end = self._validate(state)
+            if not hyper:
+                return loss, {}
+            found = torch.autograd.grad(
+                [state[name] for name in at_end],
+                list(hyper.values()),
+                list(at_end.values()),
+                allow_unused=True,  # the first phase has no distillation terms
+                materialize_grads=True,
+            )
         return loss, {axis: float(value) for axis, value in zip(hyper, found, strict=True)}
 
     def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Watched[State]:
         """Parameters and running statistics after the steps, as functions of the hyperparameters."""
         self._model.train()
-        images = min(self._situation.schedule.batch, len(self._feed))
+        schedule = self._context.schedule
+        images = min(schedule.batch, len(self._feed))
         state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
         rate = hyper.get("lr", action.lr)
         velocity: State = {}
         for step in range(steps):
-            state, gradients = self._gradients(state, action, hyper, number, step)
-            for name, gradient in gradients.items():
-                push = gradient + self._situation.schedule.weight_decay * state[name]
-                velocity[name] = self._situation.schedule.momentum * velocity[name] + push if name in velocity else push
-                state[name] = state[name] - rate * velocity[name]
+            with self._context.backend.active():
+                state, gradients = self._gradients(state, action, hyper, number, step)
+                for name, gradient in gradients.items():
+                    push = gradient + schedule.weight_decay * state[name]
+                    velocity[name] = schedule.momentum * velocity[name] + push if name in velocity else push
+                    state[name] = state[name] - rate * velocity[name]
             done = (number * steps + step + 1) * images
-            yield Progress(self._situation.phase, "bilevel", done, 0, f"round {number + 1}")
+            yield Progress(self._context.phase, "bilevel", done, 0, f"round {number + 1}")
         return state
 
     def _gradients(
@@ -215,21 +217,25 @@ class InnerProblem:
     ) -> tuple[State, State]:
         """The state with its statistics moved on, and the gradient of every parameter that has one."""
         pixels, labels, choices = self.batch(number, step)
-        images = self._situation.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
+        images = self._context.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
         # A copy of the buffers: this step writes its statistics into it, and a network may change them in place.
         state = {**state, **{name: state[name].clone() for name, _ in self._model.named_buffers()}}
-        noise = draws.key(self._situation.seed, "bilevel noise", self._situation.phase, number, step)
-        with seeding(self._drawn, noise, self._feed.device):
+        noise = draws.key(self._context.seed, "bilevel noise", self._context.phase, number, step)
+        with addressed_draws(self._model, noise, self._feed.device):
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
-        method, growth = self._situation.method.configured_for(action), self._situation.growth
-        if "adjustment" in action:
-            student = student._replace(prior=prior(action, self._feed.labels, self._model.head.classes))
-        counts = class_counts(self._feed.labels, self._model.head.classes)
-        student = student._replace(class_values=method.class_values(self._stage, action, counts, growth))
-        terms = method.terms(student, teacher, labels, growth)
-        total = torch.stack([hyper.get(name, action.weight(name)) * term for name, term in terms.items()]).sum()
+        method, growth = self._context.method.configured_for(action), self._context.growth
+        trained_on = self._feed.labels
+        objective = Objective(
+            method,
+            self._stage,
+            growth,
+            {name: hyper.get(name, action.weight(name)) for name in action if is_weight(name)},
+            prior(action, trained_on, self._model.head.classes) if "adjustment" in action else None,
+            class_values(method, self._stage, action, trained_on, self._model, growth),
+        )
+        total, _ = weighted_loss(objective, student, teacher, labels, labels)
         parameters = [state[name] for name in self._trained]
         found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
         pairs = zip(self._trained, found, strict=True)
@@ -240,11 +246,11 @@ class InnerProblem:
 
     def batch(self, number: int, step: int) -> tuple[Tensor, Tensor, Draws]:
         """Pixels, labels and augmentation of one step."""
-        situation = self._situation
-        generator = draws.generator(situation.seed, "bilevel", situation.phase, number, step)
-        count = min(situation.schedule.batch, len(self._feed))
+        context = self._context
+        generator = draws.generator(context.seed, "bilevel", context.phase, number, step)
+        count = min(context.schedule.batch, len(self._feed))
         order = torch.from_numpy(generator.choice(len(self._feed), size=count, replace=False))
-        choices = self._feed.draw(situation.preprocessing.augmentation, order, generator)
+        choices = self._feed.draw(context.preprocessing.augmentation, order, generator)
         crops = choices.crops(self._feed.shape[1:])
         pixels, labels = next(self._feed.batches(order, [(0, count)], crops))
         return pixels, labels, choices.to(self._feed.device)
@@ -272,7 +278,7 @@ class InnerProblem:
     def _validation_losses(self, values: State, part: slice) -> Tensor:
         """The cross-entropy of each of these validation images."""
         pixels, labels = self._valid.store.part(part.start, part.stop), self._valid.labels[part]
-        images = self._situation.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
+        images = self._context.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
         output: Output = functional_call(self._model, values, (images,))
         return nn.functional.cross_entropy(output.logits, labels, reduction="none")
 

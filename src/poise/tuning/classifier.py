@@ -96,7 +96,7 @@ def _is_open(task: Task, action: Action) -> bool:
     """Whether trials decide what `auto` becomes: there is no reserve that does, and something to validate on."""
     inputs = task.trials.inputs
     reserved = len(inputs.reserve) or len(inputs.memory.reserve)
-    return inputs.situation.phase > 0 and action.classifier == AUTO and not reserved and task.trials.possible
+    return inputs.context.phase > 0 and action.classifier == AUTO and not reserved and task.trials.possible
 
 
 def _paper_attempts(task: Task, action: Action) -> list[Attempt]:

@@ -19,7 +19,7 @@ from poise.data.images import all_but
 from poise.methods import Growth
 from poise.policies import Outcome, Trial
 from poise.settings import TrialSettings
-from poise.training import LocalPhase, Situation
+from poise.training import LocalPhase, PhaseContext
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class TrialInputs:
     """Everything that the trials of a phase depend on.
 
     Attributes:
-        situation: what the phase starts from.
+        context: what the phase starts from.
         memory: the kept images, exemplars and reserve.
         new: what arrived and may be trained on.
         reserve: what arrived and may not.
@@ -41,7 +41,7 @@ class TrialInputs:
         planned: the epochs that the policy takes a phase to have, where this one has more or fewer.
     """
 
-    situation: Situation
+    context: PhaseContext
     memory: Memory
     new: ImageSet
     reserve: ImageSet
@@ -71,7 +71,7 @@ class TrialInputs:
     @property
     def planned_epochs(self) -> int:
         """The length of a phase that a trial's own is meant relative to."""
-        return self.planned or self.situation.schedule.epochs
+        return self.planned or self.context.schedule.epochs
 
 
 # One draw -------------------------------------------------------------------------------------------------------------
@@ -208,13 +208,13 @@ def draw_tasks(inputs: TrialInputs, number: int) -> list[LocalTask]:
     """The tasks of a round; in a look-ahead the first half of the new classes stands for all of them."""
     tasks = []
     for environment in draw_environments(inputs, number):
-        situation = inputs.situation
+        context = inputs.context
         if environment.later is not None:
-            old = situation.growth.old
+            old = context.growth.old
             arrived = {label for label in environment.new.labels.tolist() if label >= old}
-            situation = replace(situation, growth=Growth(old, len(arrived), situation.growth))
+            context = replace(context, growth=Growth(old, len(arrived), context.growth))
         images = environment.kept, environment.new
-        tasks.append(LocalTask(environment, LocalPhase.of(situation, *images, inputs.settings.balance_length or 0.0)))
+        tasks.append(LocalTask(environment, LocalPhase.of(context, *images, inputs.settings.balance_length or 0.0)))
     return tasks
 
 
@@ -241,14 +241,14 @@ def is_possible(settings: TrialSettings, old: int, memory: Memory, new: ImageSet
 
 def draw_local(inputs: TrialInputs, number: int) -> Environment | None:
     """This round's draw of the local environment; None where it could only reward forgetting or stability."""
-    if inputs.situation.growth.old and not len(inputs.memory):  # it would only reward forgetting
+    if inputs.context.growth.old and not len(inputs.memory):  # it would only reward forgetting
         return None
-    generator = draws.generator(inputs.situation.seed, "environment", inputs.situation.phase, number)
+    generator = draws.generator(inputs.context.seed, "environment", inputs.context.phase, number)
     count, even = inputs.settings.validation, inputs.settings.even
     return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, count, even=even)
 
 
 def _draw_ahead(inputs: TrialInputs, number: int) -> Environment | None:
-    old = inputs.situation.growth.old
-    generator = draws.generator(inputs.situation.seed, "look-ahead", inputs.situation.phase, number)
+    old = inputs.context.growth.old
+    generator = draws.generator(inputs.context.seed, "look-ahead", inputs.context.phase, number)
     return look_ahead(inputs.memory, inputs.new, inputs.reserve, old, generator, inputs.settings.validation)

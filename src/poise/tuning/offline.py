@@ -32,8 +32,8 @@ from poise.spaces import ActionSpace
 from poise.training import (
     Event,
     LocalPhase,
+    PhaseContext,
     Progress,
-    Situation,
     Trainer,
     TuningDone,
     keep_exemplars,
@@ -81,12 +81,12 @@ class OfflineTuner(Tuner):
             yield TuningDone(task.phase, self.kind.name, episode.as_json())
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
-        """What the policy decides in this situation."""
+        """What the policy decides in this context."""
         yield from ()
         inputs, played = task.trials.inputs, _episodes_in(task.past)
         if len(played) < self._options.episodes:
             raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
-        state = state_of(inputs.situation.growth.old, inputs.situation.growth.new, len(inputs.memory.exemplars))
+        state = state_of(inputs.context.growth.old, inputs.context.growth.new, len(inputs.memory.exemplars))
         action = self.space.actions[reinforce_after(self.space, self._options, played).decide(state)]
         if not any(isinstance(entry, Chosen) for entry in task.history):
             task.history.append(Chosen(task.phase, action))
@@ -138,7 +138,7 @@ class PseudoTasks:
     weight, with the classifier of the action (`auto`: the method's own).
 
     Attributes:
-        inputs: the situation of the first phase, what it may train on, and what may be kept after a phase.
+        inputs: the context of the first phase, what it may train on, and what may be kept after a phase.
         space: the arms.
         options: how much is played.
         first: the action of the first phase of every pseudo stream.
@@ -167,11 +167,11 @@ class PseudoTasks:
 
     def _play(self, policy: Reinforce, number: int) -> Generator[Progress, None, Episode]:
         """One pseudo stream from its first phase to its last, or to the one that diverges."""
-        situation = self.inputs.situation
-        seed = situation.seed
+        context = self.inputs.context
+        seed = context.seed
         stream = _pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
         first, *later = stream.phases
-        start = _StreamState.beginning(situation, draws.key(seed, "offline", number), first)
+        start = _StreamState.beginning(context, draws.key(seed, "offline", number), first)
         at = yield from start.after(first, self.first, self)
         steps: list[Experienced] = []
         for phase, new in enumerate(later, start=1):
@@ -186,11 +186,11 @@ class PseudoTasks:
 
     def epochs(self, action: Action) -> int:
         """The length of a pseudo phase after the first; an action that changes the length of a phase scales it."""
-        return ceiling(self.options.length * (action.epochs or self.inputs.situation.schedule.epochs))
+        return ceiling(self.options.length * (action.epochs or self.inputs.context.schedule.epochs))
 
     def classifier_for(self, action: Action) -> str:
         """The classifier whose accuracy is the reward."""
-        own = self.inputs.situation.method.default_action.classifier
+        own = self.inputs.context.method.default_action.classifier
         return first_classifier(Action(classifier=own if action.classifier == AUTO else action.classifier))
 
 
@@ -199,28 +199,28 @@ class _StreamState:
     """How far a pseudo stream has come.
 
     Attributes:
-        situation: what the next pseudo phase starts from, apart from the classes that will arrive.
+        context: what the next pseudo phase starts from, apart from the classes that will arrive.
         predictor: the model that predicts after the last one.
         kept: the memory, all of it exemplars.
         rho: the allocation that it was stored with.
     """
 
-    situation: Situation
+    context: PhaseContext
     predictor: Model
     kept: ImageSet
     rho: float = 0.0
 
     @staticmethod
-    def beginning(situation: Situation, seed: int, images: ImageSet) -> _StreamState:
+    def beginning(context: PhaseContext, seed: int, images: ImageSet) -> _StreamState:
         """Before anything was learned. A seed of its own makes all draws of this stream other than those elsewhere."""
         nothing = images.select(torch.empty(0, dtype=torch.long))
-        situation = replace(situation, growth=Growth(0, 0), seed=seed, phase=0)
-        return _StreamState(situation, situation.model, nothing)
+        context = replace(context, growth=Growth(0, 0), seed=seed, phase=0)
+        return _StreamState(context, context.model, nothing)
 
     @property
     def known(self) -> int:
         """How many classes were learned."""
-        return sum(self.situation.growth)
+        return sum(self.context.growth)
 
     def after(
         self, new: ImageSet, action: Action, tasks: PseudoTasks
@@ -231,34 +231,34 @@ class _StreamState:
         stored when it arrives and after it is as in a real phase.
         """
         quota = tasks.inputs.quota
-        situation, arrived = replace(self.situation, growth=Growth(self.known, _count(new))), len(new)
+        context, arrived = replace(self.context, growth=Growth(self.known, _count(new))), len(new)
         kept, rho = self.kept, tasks.inputs.first_rho
         if self.known:
-            generator = draws.generator(situation.seed, "arrival", situation.phase)
+            generator = draws.generator(context.seed, "arrival", context.phase)
             memory, new = on_arrival(Memory.of(kept), new, quota, self.known, self.rho, generator)
             kept, rho = memory.exemplars, tasks.inputs.allocation(action)
-        begun = LocalPhase.of(situation, kept, new)
-        epochs = tasks.epochs(action) if self.known else situation.schedule.epochs
-        trainer = Trainer(situation, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
+        begun = LocalPhase.of(context, kept, new)
+        epochs = tasks.epochs(action) if self.known else context.schedule.epochs
+        trainer = Trainer(context, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
         try:
             before = tasks.trained
             for _ in trainer.run():
                 tasks.trained = before + trainer.done
-                yield Progress(0, OFFLINE.name, tasks.trained, 0, f"pseudo phase {situation.phase}")
+                yield Progress(0, OFFLINE.name, tasks.trained, 0, f"pseudo phase {context.phase}")
             model = trainer.predictor.eval()
-            most = per_class(quota, sum(situation.growth), arrived, rho)
-            kept = keep_exemplars(situation.evaluator, model, begun.kept, new, most)
-            means = remember_means(situation, model, kept, new)
+            most = per_class(quota, sum(context.growth), arrived, rho)
+            kept = keep_exemplars(context.evaluator, model, begun.kept, new, most)
+            means = remember_means(context, model, kept, new)
         except Diverged:
             return None
         starts = trainer.finish().starts
         starts.extras.clear()
-        return _StreamState(replace(situation, model=starts, means=means, phase=situation.phase + 1), model, kept, rho)
+        return _StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)
 
     def accuracy(self, valid: ImageSet, classifier: str) -> float:
         """On the held-out images of the classes so far; class means come from the memory, where there is one."""
-        judged, evaluator = valid.of_labels(range(self.known)), self.situation.evaluator
-        known = self.situation.means
+        judged, evaluator = valid.of_labels(range(self.known)), self.context.evaluator
+        known = self.context.means
         means = known.vectors if known else evaluator.class_means(self.predictor, self.kept, self.known)
         rows = evaluator.guesses(self.predictor, means, judged)[classifier]
         return balanced_accuracy(rows.cpu(), judged.labels.cpu())

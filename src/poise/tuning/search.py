@@ -66,7 +66,7 @@ class Task:
     @property
     def phase(self) -> int:
         """The number of the phase."""
-        return self.trials.inputs.situation.phase
+        return self.trials.inputs.context.phase
 
     def try_alone(self, attempt: Attempt, what: str, words: str) -> Generator[Event, None, TrialResult]:
         """Run one attempt that no policy asked for, telling on the way how far it has come."""

@@ -96,8 +96,8 @@ class Trials:
         self, inputs: TrialInputs, *, executor: Executor | None = None, witness: Witness | None = None
     ) -> None:
         self.inputs, self._witness = inputs, witness
-        situation = inputs.situation
-        self._lanes = Lanes(situation.backend)
+        context = inputs.context
+        self._lanes = Lanes(context.backend)
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
             executor = LocalExecutor(self._lanes)
         self._executor = executor
@@ -112,15 +112,15 @@ class Trials:
     def possible(self) -> bool:
         """Whether there is anything to validate on."""
         inputs = self.inputs
-        return is_possible(inputs.settings, inputs.situation.growth.old, inputs.memory, inputs.new, inputs.reserve)
+        return is_possible(inputs.settings, inputs.context.growth.old, inputs.memory, inputs.new, inputs.reserve)
 
     @property
     def images_an_epoch(self) -> float:
         """About how many images an epoch of a trial trains on: all that the phase trains on, in each local phase."""
         inputs = self.inputs
         images = len(inputs.memory.exemplars) + len(inputs.new)
-        pace = inputs.situation.schedule.epochs / inputs.planned_epochs
-        return images * pace * inputs.settings.trainings(inputs.situation.growth.new)
+        pace = inputs.context.schedule.epochs / inputs.planned_epochs
+        return images * pace * inputs.settings.trainings(inputs.context.growth.new)
 
     def run(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
         """The results of all attempts in the order of asking, each time those that became known: none, one or more.
@@ -131,14 +131,14 @@ class Trials:
         self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
         images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
         kinds = len({attempt.action.step_key for attempt in attempts})
-        captures = kinds * inputs.settings.trainings(inputs.situation.growth.new)
+        captures = kinds * inputs.settings.trainings(inputs.context.growth.new)
         self._lanes.limit(worthwhile_lanes(images, captures))
         for results in self._executor.run(self, attempts):
-            yield [inputs.situation.backend.broadcast(result) for result in results]
+            yield [inputs.context.backend.broadcast(result) for result in results]
 
     def run_all(self, attempts: Sequence[Attempt]) -> list[TrialResult]:
         """The results of all attempts, in the order of asking, where no learner has set up the device."""
-        with self.inputs.situation.backend.active():
+        with self.inputs.context.backend.active():
             return [result for results in self.run(attempts) for result in results]
 
     def rest(self) -> None:
@@ -195,7 +195,7 @@ class Trials:
     def _lengths(self, attempt: Attempt) -> tuple[int, int]:
         """Until which epoch of how many it trains; an action that changes the length of a phase scales both."""
         full = self.inputs.planned_epochs
-        scale = (attempt.action.epochs or self.inputs.situation.schedule.epochs) / full
+        scale = (attempt.action.epochs or self.inputs.context.schedule.epochs) / full
         short = attempt.short or self.inputs.settings.short(full)
         return ceiling(attempt.trial.epochs * scale), ceiling((full if attempt.trial.full else short) * scale)
 
@@ -220,8 +220,7 @@ class Trials:
             yield isinstance(event, Progress)
             epochs += isinstance(event, EpochDone)
             if isinstance(event, EpochDone) and epochs == until < total:
-                tensors, position = trainer.state()
-                state = {name: value.clone() for name, value in tensors.items()}, position
+                state = trainer.state()
                 break
         hits, witnessed = self._validate(task.environment, at.begun, trainer)
         return replace(at, epochs=until, state=state, hits=hits, witnessed=witnessed)
@@ -251,19 +250,19 @@ class Trials:
         """
         model = trainer.finish().starts.copy()  # a lane trains its own further
         model.extras.clear()
-        known = sum(begun.situation.growth)
+        known = sum(begun.context.growth)
         if environment.later is None:
-            situation = replace(begun.situation, model=model, growth=Growth(known, 0))
-            return begun.followed_by(situation, begun.kept, begun.new)
-        growth = Growth(known, len(environment.rows or ()) - known, begun.situation.growth.real_phase)
+            context = replace(begun.context, model=model, growth=Growth(known, 0))
+            return begun.followed_by(context, begun.kept, begun.new)
+        growth = Growth(known, len(environment.rows or ()) - known, begun.context.growth.real_phase)
         exemplars = self._exemplars(environment, begun, trainer.predictor, attempt.action)
-        means = remember_means(begun.situation, trainer.predictor, exemplars, begun.new)
-        situation = replace(begun.situation, model=model, growth=growth, means=means)
+        means = remember_means(begun.context, trainer.predictor, exemplars, begun.new)
+        context = replace(begun.context, model=model, growth=growth, means=means)
         memory = Memory.of(exemplars)
-        generator = draws.generator(situation.seed, "arrival", situation.phase, "round", attempt.trial.round)
+        generator = draws.generator(context.seed, "arrival", context.phase, "round", attempt.trial.round)
         quota, rho = self.inputs.pseudo_quota(attempt.action), self.inputs.allocation(attempt.action)
         memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
-        return begun.followed_by(situation, memory.exemplars, new)
+        return begun.followed_by(context, memory.exemplars, new)
 
     # Validation ----------------------------------------------------------------------------------------------------
 
@@ -277,17 +276,17 @@ class Trials:
         if environment.later is not None:
             arrived = len(environment.later if begun.follows else begun.new)
             plain = inputs.pseudo_quota(action)
-        quota = per_class(plain, sum(begun.situation.growth), arrived, inputs.allocation(action))
-        return keep_exemplars(inputs.situation.evaluator, model, begun.kept, begun.new, quota)
+        quota = per_class(plain, sum(begun.context.growth), arrived, inputs.allocation(action))
+        return keep_exemplars(inputs.context.evaluator, model, begun.kept, begun.new, quota)
 
     def _validate(self, environment: Environment, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
         """Hits of both classifiers on B, and what a witness sees.
 
         Class means come from the local training part only. A look-ahead's classes are told from each other alone.
         """
-        evaluator, model = self.inputs.situation.evaluator, trainer.predictor
+        evaluator, model = self.inputs.context.evaluator, trainer.predictor
         exemplars = self._exemplars(environment, begun, model, trainer.action)
-        means = measure_means(begun.situation, model, exemplars, begun.new).vectors
+        means = measure_means(begun.context, model, exemplars, begun.new).vectors
         labels = environment.valid.labels.to(evaluator.backend.device)
         among = None if environment.later is None else torch.unique(labels)
         found = evaluator.guesses(model, means, environment.valid, among)

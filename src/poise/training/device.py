@@ -1,19 +1,17 @@
-"""Devices, precision and flags: set while poise works, restored afterwards."""
+"""The device of all work: precision, streams and flags, set while poise works and restored afterwards."""
 
 from __future__ import annotations
 
-import logging
 import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
-from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import torch
 
 from poise.errors import UserError, suggestion
+from poise.nets import Backbone, Model
 from poise.training.ranks import ALONE, World, current_world
 from poise.words import counted
 
@@ -21,13 +19,9 @@ from poise.words import counted
 # late for a deterministic backend that is made after another one has worked, so it is set here.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-PRECISIONS = ("auto", "fp32", "tf32", "bf16")
+PRECISIONS: Final = ("auto", "fp32", "tf32", "bf16")
 _AUTOCAST = ("cpu", "cuda")  # kinds of devices on which a caller may have switched it on
-#: What Linux calls the instructions for bf16: those of x86, and that of ARM.
-_BF16_INSTRUCTIONS: Final = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
-log = logging.getLogger(__name__)
 T = TypeVar("T")
-R = TypeVar("R")
 
 
 @dataclass(frozen=True)
@@ -75,18 +69,6 @@ class Backend:
         if self.lane is not None:
             self.lane.synchronize()
 
-    def guard(self, work: Generator[T, None, R]) -> Generator[T, None, R]:
-        """Yield the items of `work` and return its result, with the flags set only while it runs, not between items."""
-        with closing(work):  # at once, even if others still hold a reference
-            while True:
-                with self.active():
-                    try:
-                        item = next(work)
-                    except StopIteration as end:
-                        result: R = end.value
-                        return result
-                yield item
-
 
 def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
     """Resolve `auto` device and precision: the first GPU where there is one, in bf16 if it has that; else fp32.
@@ -113,25 +95,8 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
         precision = "bf16" if has_bf16 else "fp32"
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
-    if precision == "bf16" and chosen.type == "cpu":
-        _warn_of_slow_bf16()
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
     return Backend(chosen, precision, deterministic, lane=lane, world=world)
-
-
-@cache  # once in a process
-def _warn_of_slow_bf16() -> None:
-    """Say that bf16 is slow on this processor if it is; where the system does not list instructions, say nothing."""
-    try:
-        lines = (line.partition(":") for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines())
-        listed = next(words for name, _, words in lines if name.strip() in ("flags", "Features"))
-    except (OSError, StopIteration, ValueError):
-        return
-    if not _BF16_INSTRUCTIONS.intersection(listed.split()):
-        log.warning(
-            "precision=bf16 is usually slower than fp32 on this processor, which has no instructions for it; "
-            "set precision=fp32"
-        )
 
 
 def _make_again(device: str, precision: str, deterministic: bool, capture: bool) -> Backend:
@@ -173,3 +138,78 @@ def _flags(backend: Backend) -> Iterator[None]:
     finally:
         cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, matmul.fp32_precision = before
         torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
+
+
+# Networks that draw ---------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def addressed_draws(model: Model, key: int, device: torch.device) -> Iterator[None]:
+    """Let a network of the user's own that draws random numbers (dropout) draw those of this address.
+
+    Torch's global generators are set back after it. Poise's own networks draw nothing.
+    """
+    if isinstance(model.backbone, Backbone):
+        yield
+        return
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.manual_seed(key % 2**63)  # not `torch.manual_seed`, which reseeds every GPU
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(key % 2**63)
+        yield
+
+
+@torch.no_grad()
+def draws_numbers(model: Model, images: torch.Tensor) -> bool:
+    """Whether a network draws in training, on a GPU: a captured step cannot follow the addresses of its draws."""
+    if isinstance(model.backbone, Backbone):
+        return False
+    tried, device = model.copy().train().backbone, images.device  # a copy: its batch statistics move
+    with addressed_draws(model, 0, device):
+        before = torch.get_rng_state(), torch.cuda.get_rng_state(device)
+        tried(images)
+        after = torch.get_rng_state(), torch.cuda.get_rng_state(device)
+    return not all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+# Switches of the process ----------------------------------------------------------------------------------------------
+
+Switches = Mapping[str, bool | int | str]
+
+
+def read_switches(backend: Backend) -> dict[str, bool | int | str]:
+    """What changes bytes besides the code, as plain values by name: device, precision, and switches of the process.
+
+    The switches belong to the calling program: they are recorded, never set.
+    """
+    mkldnn: Any = torch.backends.mkldnn
+    attention: Any = torch.backends.cuda  # its switches are those of the CPU, too
+    return {
+        "device": backend.device.type,
+        "precision": backend.precision,
+        "threads": torch.get_num_threads(),
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "matmul_precision": _float32_precision(mkldnn.matmul),
+        "convolution_precision": _float32_precision(mkldnn.conv),
+        "mkldnn": bool(mkldnn.enabled),
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
+        "flush_denormal": not bool(torch.tensor(1e-40, dtype=torch.float32, device="cpu").mul(1) > 0),
+        "flash_attention": attention.flash_sdp_enabled(),
+        "plain_attention": attention.math_sdp_enabled(),
+    }
+
+
+def _float32_precision(part: Any) -> str:  # noqa: ANN401 - torch has no type for it
+    """`ieee`, `tf32` or `bf16`; torch says `none` where nobody chose."""
+    return "ieee" if part.fp32_precision == "none" else str(part.fp32_precision)
+
+
+def changed_switches(before: Switches, backend: Backend) -> str | None:
+    """What is switched otherwise than it was, as words for a line; None if nothing is, or nothing was recorded."""
+    present = read_switches(backend)
+    other = [name for name, value in before.items() if name in present and present[name] != value]
+    if not other:
+        return None
+    was, has = (", ".join(f"{name}={values[name]}" for name in other) for values in (before, present))
+    return f"{was} then, {has} now"
