@@ -31,7 +31,7 @@ from poise.learner import Images, Labels, LearnerState
 from poise.methods import GaussianHead, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
-from poise.training import Backend, Event, LocalPhase, Progress, Schedule, PhaseContext, Trainer, make_backend
+from poise.training import Backend, Event, LocalPhase, PhaseContext, Progress, Schedule, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
 TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases

@@ -19,7 +19,7 @@ from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.spaces import make_space
-from poise.training import Backend, EpochDone, Event, LocalPhase, Schedule, PhaseContext, StageDone, StepDone, Trainer
+from poise.training import Backend, EpochDone, Event, LocalPhase, PhaseContext, Schedule, StageDone, StepDone, Trainer
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
 
 from .weights import assert_same, weights

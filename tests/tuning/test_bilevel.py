@@ -14,7 +14,7 @@ from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, Schedule, PhaseContext, make_backend
+from poise.training import Backend, PhaseContext, Schedule, make_backend
 from poise.training.optimiser import make_optimiser
 from poise.training.ranks import Share
 from poise.training.step import Step

@@ -18,7 +18,7 @@ from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head
 from poise.policies.reinforce import Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, Evaluator, Progress, Schedule, PhaseContext, Trainer, make_backend
+from poise.training import Backend, Evaluator, PhaseContext, Progress, Schedule, Trainer, make_backend
 from poise.tuning import TrialInputs, entry_as_json, entry_from_json
 from poise.tuning.offline import (
     OFFLINE,
