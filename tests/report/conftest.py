@@ -26,12 +26,18 @@ Write = Callable[..., Path]
 def recipe(**keys: Any) -> dict[str, Any]:
     """The resolved keys of a run."""
     usual: dict[str, Any] = {"data": "toy", "method": "lucir", "setting": "tfs", "phases": 3, "groups": None}
-    usual |= {"memory": {"per_class": 20, "total": None, "reserve": 0}, "epochs": 160, "order": 1993, "exam": "test"}
+    usual |= {
+        "memory": {"per_class": 20, "total": None, "reserve": 0},
+        "epochs": 160,
+        "batch": 128,
+        "order": 1993,
+        "exam": "test",
+    }
     usual |= {"policy": "fixed", "policy_options": {}, "space": None, "tune": None, "action": {}, "seed": 0}
     return {**usual, **keys}
 
 
-def journal(hits: Sequence[Sequence[int]], policy: str, chances: bool, classifier: str = "fc") -> list[dict[str, Any]]:
+def journal(hits: Sequence[Sequence[int]], policy: str, classifier: str = "fc") -> list[dict[str, Any]]:
     """One class arrives in each phase; `hits` are those of each exam, class by class, in the order they came.
 
     FC has those hits, and NCM one image fewer of each class.
@@ -43,8 +49,6 @@ def journal(hits: Sequence[Sequence[int]], policy: str, chances: bool, classifie
         if policy != "fixed" and phase:
             events += [_trial(phase, arm, 0.1 * arm + 0.01 * phase) for arm in range(4)]
         decided: dict[str, Any] = {"event": "action", "phase": phase, "policy": policy, "action": action}
-        if chances and phase:
-            decided["distribution"] = [0.1, 0.2, 0.3, 0.4]
         events += [decided, {"event": "epoch", "phase": phase, "stage": "main", "epoch": 1, "epochs": 1}]
         events += [{"event": "learned", "phase": phase, "classifier": classifier, "memory_images": 20 * (phase + 1)}]
         wrong = [[9 - place, 9, IMAGES - count] for place, count in enumerate(right) if place and count < IMAGES]
@@ -119,24 +123,24 @@ def write(tmp_path: Path) -> Write:
         hits: Sequence[Sequence[int]] = ((50,), (40, 45), (30, 40, 50)),
         *,
         finished: bool = True,
-        chances: bool = False,
         seconds: float = 10.0,
         classifier: str = "fc",
         more: Mapping[str, Any] | None = None,
         start_fingerprint: str | None = None,
+        machine: Mapping[str, Any] | None = None,
         **keys: Any,
     ) -> Path:
         folder = tmp_path / name
         folder.mkdir(parents=True)
         chosen = recipe(**keys)
         tuned = chosen["policy"] != "fixed"
-        events = journal(hits, chosen["policy"], chances, classifier)
+        events = journal(hits, chosen["policy"], classifier)
         saved: dict[str, Any] = {"name": f"{chosen['data']}/{chosen['method']}", "recipe": chosen, "fingerprint": "f"}
         saved |= {"class_names": [f"class {label}" for label in range(10)], "space": SPACE if tuned else None}
         if start_fingerprint is not None:
             saved["start_fingerprint"] = start_fingerprint
         dump(folder / "recipe.json", {**saved, **({"runner": "audit"} if (more or {}).get("leak") else {})})
-        dump(folder / "machine.json", {"hardware": {"processor": "an abacus"}, "threads": 1})
+        dump(folder / "machine.json", {"hardware": {"processor": "an abacus"}, "threads": 1, **(machine or {})})
         told = Journal(folder / "journal.jsonl")
         for event in events:
             told.append(event)

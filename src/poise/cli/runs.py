@@ -114,8 +114,9 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the cells with their state.")] = False,
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
-    from poise.report import comparison_table, load_result, read_run
+    from poise.report import comparison_table
     from poise.runs import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
+    from poise.runs.record import load_result, read_run
 
     cells = read_sweep(file, outlined=dry_run)
     if cell is not None:
@@ -153,8 +154,9 @@ def crossval(
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
     """An oracle: run every action of the space in all phases, and keep the best by the exam."""
-    from poise.report import actions_table, run_of_result, run_table
+    from poise.report import actions_table, run_table
     from poise.runs.checks import run_crossval
+    from poise.runs.record import run_of_result
 
     plan = _plan_of(recipe, overrides, seed)
     folder = out or plan.default_folder("crossval")
@@ -186,8 +188,7 @@ def report(
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
-    from poise.report import gather, watch
-    from poise.runs import RunFolder, report_maps
+    from poise.report import gather, report_maps, watch
 
     if watching and out is None:
         raise UserError("--watch rewrites a page; say where with --out FOLDER")
@@ -199,7 +200,7 @@ def report(
     show(found.text())
     if out is not None:
         finished = [each.path for each in found.runs if RunFolder(each.path).model.exists()]
-        show(f"\nreport {found.write(out, report_maps(finished) if maps else (), printed=True)}")
+        show(f"\nreport {found.write(out, report_maps(found.study) if maps else ())}")
 
 
 def cam(
@@ -208,8 +209,7 @@ def cam(
     out: Annotated[Path, out_option("The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
 ) -> None:
     """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
-    from poise.report import check_picture, rows_table
-    from poise.runs import activation_maps
+    from poise.report import activation_maps, check_picture, rows_table
 
     check_picture(out)
     figure = activation_maps(paths, images or ())
@@ -299,7 +299,7 @@ def _trials_elsewhere(
 
 def _start(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
     """Start a run, or say what its folder already holds. Under torchrun, which repeats a command, it goes on."""
-    from poise.report import load_result
+    from poise.runs.record import load_result
 
     world, path = job.world, job.folder.path
     state = world.broadcast(job.state)
@@ -335,7 +335,8 @@ def _carry_out(job: Run, state: str, tensorboard: bool, track: str | None) -> No
 
 def _show_result(result: Mapping[str, Any], folder: Path) -> None:
     """Print the table of a finished run, and write its page."""
-    from poise.report import run_of_result, run_table
+    from poise.report import run_table
+    from poise.runs.record import run_of_result
 
     show(f"\n{run_table(run_of_result(result))}\n\nrun folder {folder}\n{_write_report([folder], folder)}")
 
@@ -356,9 +357,9 @@ def _write_report(runs: Sequence[Path], out: Path) -> str:
 
 def _finish_up(folder: RunFolder, world: World) -> None:
     """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
-    from poise.report import load_result
     from poise.runfolder import PAGE, REPORT
     from poise.runs import complete
+    from poise.runs.record import load_result
 
     if not world.leads:
         return

@@ -1,39 +1,30 @@
-"""Reports on runs: run folders as values, tables beside the paper's figures, plots, and the page.
+"""Reports on runs: what is compared (`study`), tables, figures, and the page with all of them.
 
-`reading` turns run folders into values; `tables` and `figures` are made from those; `page` and `writing` put them on
-disk. Each figure is described once (`figures.description`) and rendered for the page and for print.
+A `Study` is made once of the runs at some paths, and every table and figure is made of it. Nothing here knows of the
+paper's printed figures: those are in `paper/`.
 """
 
-from poise.report.digests import add_digests
-from poise.report.figures import Figure, describe_figures
-from poise.report.figures.activation_maps import Subject, cam_figure, look
-from poise.report.figures.print import check_picture
-from poise.report.reading import RunRecord, UnreadPath, load_result, read_run, reason_for, run_of_result
-from poise.report.tables import Hindsight
-from poise.report.tables.text import actions_table, align_columns, comparison_table, rows_table, run_table
+from poise.report.activation_maps import activation_maps, look, report_maps
+from poise.report.draw import Figure, check_picture
+from poise.report.figures import make_figures
+from poise.report.study import Study
+from poise.report.text import actions_table, align_columns, comparison_table, rows_table, run_table
 from poise.report.writing import Report, gather, watch
 
 __all__ = [
     "Figure",
-    "Hindsight",
     "Report",
-    "RunRecord",
-    "Subject",
-    "UnreadPath",
+    "Study",
     "actions_table",
-    "add_digests",
+    "activation_maps",
     "align_columns",
-    "cam_figure",
     "check_picture",
     "comparison_table",
-    "describe_figures",
     "gather",
-    "load_result",
     "look",
-    "read_run",
-    "reason_for",
+    "make_figures",
+    "report_maps",
     "rows_table",
-    "run_of_result",
     "run_table",
     "watch",
 ]

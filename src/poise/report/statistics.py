@@ -69,15 +69,3 @@ def t_quantile(freedom: int) -> float:
     from scipy.special import stdtrit  # scikit-learn brings scipy along
 
     return float(stdtrit(freedom, 0.975))
-
-
-def smooth(values: Sequence[float], rate: float = 0.8) -> list[float]:
-    """The paper's smoothing of curves: s ← rate · s + (1 − rate) · value, beginning with the first value.
-
-    >>> [round(value, 3) for value in smooth([1.0, 0.0, 0.0])]
-    [1.0, 0.8, 0.64]
-    """
-    found: list[float] = []
-    for value in values:
-        found.append(value if not found else rate * found[-1] + (1 - rate) * value)
-    return found

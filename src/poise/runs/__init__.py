@@ -1,6 +1,5 @@
 """The phase loop over a stream, recipes, journal and checkpoints, and the examiner."""
 
-from poise.runs.cam import activation_maps, report_maps
 from poise.runs.dryrun import describe_plan
 from poise.runs.examiner import Exam, Examiner, split_for_development
 from poise.runs.folder import RunFolder
@@ -29,7 +28,6 @@ __all__ = [
     "SweepOutline",
     "TensorBoard",
     "Tracker",
-    "activation_maps",
     "complete",
     "describe_plan",
     "describe_sweep",
@@ -45,7 +43,6 @@ __all__ = [
     "read_sweep",
     "refuse_failed",
     "reopen",
-    "report_maps",
     "split_for_development",
     "sweep_cells",
 ]

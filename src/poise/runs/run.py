@@ -17,7 +17,6 @@ from poise.data import ImageSet
 from poise.errors import Damaged, OutOfMemory, PoiseError, UserError, reading
 from poise.learner import Learner, LearnerState, save_state
 from poise.nets import named_info
-from poise.report import load_result
 from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
 from poise.runs.examiner import Exam, Examiner
 from poise.runs.findings import Findings, describe_space, known_pretraining
@@ -26,6 +25,7 @@ from poise.runs.machine import Machine, describe_machine, record_end, record_res
 from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin, refuse_other_exam
 from poise.runs.recipe import Recipe
+from poise.runs.record import load_result
 from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, Work, World

@@ -19,10 +19,10 @@ import torch
 from poise import store
 from poise.errors import Interrupted, OutOfMemory, PoiseError, RunFailed, UserError, kind_and_line
 from poise.progress import SweepDisplay
-from poise.report import load_result
 from poise.runs.dryrun import refuse_early
 from poise.runs.folder import RunFolder, refuse_file
 from poise.runs.observers import CellObserver, CellView
+from poise.runs.record import load_result
 from poise.runs.run import Run, Running, complete
 from poise.runs.starting import refuse_start_of
 from poise.runs.stopping import Stop, stopping

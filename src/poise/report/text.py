@@ -9,7 +9,8 @@ from typing import Any
 from rich.cells import cell_len
 
 from poise.actions import Action
-from poise.report.reading import EXPLAINED, UNVERIFIED, RunRecord, StreamKind, distinguish, remarks
+from poise.report.study import EXPLAINED, StreamKind, distinguish, remarks
+from poise.runs.record import UNVERIFIED, RunRecord
 from poise.words import one_line
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Tables: a click on a heading sorts, a word in the box filters. Charts: the mark nearest to the mouse says its value.
+// Tables: a click on a heading sorts, a word in the box filters.
 
 function keyOf(row, column) {
   const cell = row.cells[column];
@@ -50,43 +50,6 @@ for (const heading of document.querySelectorAll("th.sortable")) {
   });
 }
 for (const box of document.querySelectorAll("input[data-table]")) box.addEventListener("input", () => filterBy(box));
-
-const tip = document.getElementById("tip");
-let near = null;
-
-function hideTip() {
-  if (near) near.classList.remove("near");
-  near = null;
-  tip.style.visibility = "hidden";
-}
-
-function showTip(chart, event) {
-  let best = null;
-  let reach = 30 * 30;
-  for (const mark of chart.querySelectorAll("[data-tip]")) {
-    const box = mark.getBoundingClientRect();
-    const dx = Math.max(box.left - event.clientX, 0, event.clientX - box.right);
-    const dy = Math.max(box.top - event.clientY, 0, event.clientY - box.bottom);
-    if (dx * dx + dy * dy < reach) {
-      reach = dx * dx + dy * dy;
-      best = mark;
-    }
-  }
-  if (best !== near) hideTip();
-  if (!best) return;
-  near = best;
-  near.classList.add("near");
-  tip.textContent = best.dataset.tip;
-  tip.style.visibility = "visible";
-  const width = tip.offsetWidth;
-  tip.style.left = `${Math.max(4, Math.min(event.clientX + 14, window.innerWidth - width - 8))}px`;
-  tip.style.top = `${event.clientY + 18 + tip.offsetHeight > window.innerHeight ? event.clientY - tip.offsetHeight - 10 : event.clientY + 18}px`;
-}
-
-for (const chart of document.querySelectorAll("svg.chart")) {
-  chart.addEventListener("mousemove", (event) => showTip(chart, event));
-  chart.addEventListener("mouseleave", hideTip);
-}
 
 // A link to a run opens its section.
 function openTarget() {
