@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from typing import Any, Final
 
@@ -63,12 +64,21 @@ def one_line(text: str) -> str:
 
 
 def json_line(value: Any) -> str:  # noqa: ANN401 - whatever JSON can hold
-    r"""A value as JSON in one line that any terminal can show, and that means the same.
+    r"""A value as JSON in one line that any terminal can show, and that means the same; what is no number is null.
 
-    >>> print(json_line({"label": "Größe\x9b"}))
-    {"label": "Größe\u009b"}
+    >>> print(json_line({"label": "Größe\x9b", "probability": math.nan}))
+    {"label": "Größe\u009b", "probability": null}
     """
-    return _IN_TEXTS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
+    text = json.dumps(_without_nan(value), ensure_ascii=False, allow_nan=False)
+    return _IN_TEXTS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def _without_nan(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _without_nan(each) for key, each in value.items()}
+    return [_without_nan(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def toml_value(value: object) -> str:

@@ -11,9 +11,10 @@ import pytest
 
 from poise.errors import UserError
 from poise.journal import read_journal
-from poise.report import comparison_table, run_of_result, run_table
+from poise.report import comparison_table, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.runs.checks import Audit, runner_in
+from poise.runs.record import run_of_result
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

@@ -15,8 +15,9 @@ from PIL import Image
 from poise import Learner, cli
 from poise.data import Stream
 from poise.errors import UserError
-from poise.runs import Plan, Run, RunFolder, activation_maps, report_maps
-from poise.runs.cam import MOST_IMAGES, pick_classes
+from poise.report import Study, activation_maps, report_maps
+from poise.report.activation_maps import MOST_IMAGES, pick_classes
+from poise.runs import Plan, Run, RunFolder
 
 
 def stream(*groups: tuple[int, ...]) -> Stream:
@@ -123,7 +124,7 @@ def test_a_report_shows_runs_that_differ_by_more_than_their_seed(
 ) -> None:
     longer = tmp_path / "longer"
     Run(plan("epochs=2"), RunFolder(longer)).start()
-    (figure,) = report_maps([reference, longer])
+    (figure,) = report_maps(Study.of([reference, longer]))
     label = "lucir, groups 3, fixed, seed 0"
     assert {row["run"] for row in figure.data} == {f"{label}, {reference.name}", f"{label}, longer"}
 
@@ -134,16 +135,16 @@ def test_a_report_shows_the_lowest_seed_of_each_kind_that_can_be_read(
     others = {"later": "seed=3", "icarl": "method=icarl", "dev": "exam=dev"}
     for name, word in others.items():
         Run(plan(word), RunFolder(tmp_path / name)).start()
-    found = report_maps([tmp_path / name for name in others] + [reference])
+    found = report_maps(Study.of([*(tmp_path / name for name in others), reference]))
     assert [figure.name for figure in found] == ["activation-maps-digits-dev-1", "activation-maps-digits-2"]
     runs = [list(dict.fromkeys(row["run"] for row in figure.data)) for figure in found]
     assert runs == [["lucir, groups 3, fixed"], ["icarl, groups 3, fixed", "lucir, groups 3, fixed"]]
     lucir = [row for row in found[1].data if row["run"] == "lucir, groups 3, fixed"]
-    assert lucir == activation_maps([reference]).data
+    assert lucir == [*activation_maps([reference]).data]
     assert not caplog.messages
     broken = shutil.copytree(reference, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"nothing")
-    (figure,) = report_maps([broken, tmp_path / "later"])
+    (figure,) = report_maps(Study.of([broken, tmp_path / "later"]))
     assert figure.data == activation_maps([tmp_path / "later"]).data
     assert [line.split(": ")[0] for line in caplog.messages] == [f"no activation maps of {broken}"]
 
@@ -197,7 +198,7 @@ def test_the_command(
         assert picture.size[0] > 200
     assert poise("cam", reference, "--out", "cam.gif") == 2
     assert capsys.readouterr().err == "poise: --out cam.gif must end in .png, .svg or .pdf\n"
-    monkeypatch.setattr("poise.runs.activation_maps", None)  # what comes now is refused before it is called
+    monkeypatch.setattr("poise.report.activation_maps", None)  # what comes now is refused before it is called
     (tmp_path / "folder.png").mkdir()
     assert poise("cam", reference, "--out", "folder.png") == 2
     assert capsys.readouterr().err == "poise: --out folder.png is a folder; give the name of a file in it\n"

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from poise.errors import RunFailed, UserError
-from poise.report import actions_table, comparison_table, load_result, run_of_result, run_table
+from poise.report import actions_table, comparison_table, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.runs.checks import run_crossval
+from poise.runs.record import load_result, run_of_result
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.05,1e9]}")

@@ -20,10 +20,10 @@ from poise.data.packs import PackedStore
 from poise.errors import UserError
 from poise.learner import Learner
 from poise.report import look
-from poise.report.reading import read_run
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, predict_files, score_folder
 from poise.runs.dryrun import describe_plan
 from poise.runs.plan import reopen
+from poise.runs.record import read_run
 
 WORDS = ("data={}", "setting=tfs", "phases=2", "epochs=1", "batch=8", "net=small", "policy=fixed", "memory=2")
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from poise import Budget, UserError
-from poise.report import comparison_table, run_of_result, run_table
+from poise.report import comparison_table, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.runs.observers import Observer
+from poise.runs.record import run_of_result
 from poise.training import Event
 
 Plans = Callable[..., Plan]

@@ -199,7 +199,6 @@ def report(
     say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
     show(found.text())
     if out is not None:
-        finished = [each.path for each in found.runs if RunFolder(each.path).model.exists()]
         show(f"\nreport {found.write(out, report_maps(found.study) if maps else ())}")
 
 

@@ -182,7 +182,7 @@ def cam_figure(subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]],
 def _paint_maps(drawing: Drawing, subjects: Sequence[Subject], looks: Mapping[str, Sequence[Look]]) -> None:
     grid = drawing.subplots(len(subjects), 1 + len(looks), squeeze=False)
     for axes, title in zip(grid[0], ("image", *looks), strict=True):
-        axes.set_title(title.replace(", ", "\n"), fontsize=8)
+        axes.set_title(title.replace(", ", "\n"), fontsize=8, loc="center")
     for row, subject in enumerate(subjects):
         seen = [each[row] for each in looks.values()]
         for column, axes in enumerate(grid[row]):

@@ -148,7 +148,7 @@ def _encode(panel: Panel, name: str, ending: str) -> bytes:
 
 def for_page(svg: str) -> str:
     """An SVG as a part of an HTML page: grey is the page's own grey, and nothing in it can act."""
-    body = _with_titles(svg[svg.index("<svg") :])
+    body = re.sub(r"<style.*?</style>", "", _with_titles(svg[svg.index("<svg") :]), flags=re.DOTALL)
     body = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _page_tag, body, count=1)
     return (
         body.replace(GREY, "var(--soft)")
@@ -170,8 +170,9 @@ def _page_tag(found: re.Match[str]) -> str:
 def _with_titles(svg: str) -> str:
     """Matplotlib can put a link around a point and nothing else: links that say a tip become its title."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r' id="[A-Za-z]+\d*_\d+"', "", svg)  # ids that nothing refers to
-    tip = rf'<a xlink:href="{_TIP}([^"]*)">'
+    used = {*re.findall(r'(?:href="|url\()#([^")]+)', svg)}
+    svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)
+    tip = rf'<a xlink:href="{_TIP}([^"]*)"[^>]*>'
     svg = re.sub(tip, lambda found: f"<g><title>{escape(unquote(found[1]))}</title>", svg)
     return svg.replace("</a>", "</g>")
 
