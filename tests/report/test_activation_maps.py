@@ -159,7 +159,7 @@ def halves(count: int) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 
 @pytest.mark.parametrize("classifier", ["fc", "ncm"])
 def test_a_look_explains_what_the_learner_predicts(learner: Learner, classifier: str) -> None:
-    learner.knowledge = replace(learner.knowledge, classifier=classifier)
+    learner._parts.knowledge = replace(learner.knowledge, classifier=classifier)
     pixels = halves(6)
     seen = look(learner, pixels)
     assert [one.predicted for one in seen] == learner.predict(pixels).tolist()
