@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from poise.runs.contents import check_checkpoint
 
 from poise.errors import Malformed
 from poise.journal import read_journal
 from poise.runfolder import SECONDS
 from poise.runs import Plan, Run, RunFolder, describe_plan, reopen
-from poise.runs.contents import check_checkpoint
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
