@@ -46,6 +46,16 @@ class TestTerms:
         slow = -(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean()
         assert terms()["logit_kd"] == pytest.approx(slow)
 
+    def test_with_softmax_old_logits_are_distilled_as_by_lucir(self) -> None:
+        def softened(logits: Tensor) -> np.ndarray:
+            powers = np.exp(logits[:, :3].numpy() / 2)
+            return powers / powers.sum(axis=1, keepdims=True)
+
+        old, new = softened(TEACHER.logits), softened(STUDENT.logits)
+        found = terms(logits="softmax")
+        assert found["logit_kd"] == pytest.approx((old * np.log(old / new)).sum(axis=1).mean())
+        assert {**found, "logit_kd": 0} == {**terms(), "logit_kd": 0}
+
 
 class TestGrowth:
     def grown(self, features: Tensor, classes: Tensor, seed: int = 0) -> Model:

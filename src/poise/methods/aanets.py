@@ -36,6 +36,7 @@ class AANets(Method):
         word = str(options.get("base", self.options["base"]))
         self.check_option("base", word)
         known = BASES[word].options
+        self.words = {**self.words, **BASES[word].words}
         self.base = BASES[word](**{name: value for name, value in options.items() if name in known})
         self.options = {**self.options, **known}
         super().__init__(**options)

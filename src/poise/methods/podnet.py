@@ -24,11 +24,15 @@ LAMBDA_BASE = 5.0  # LUCIR's
 
 @register
 class PODNet(Method):
-    """L = NCA + ω · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β BCE, r = √(n / n_new).
+    """L = NCA + ω · r (λ_c POD-spatial + λ_f POD-flat) + γ (λ_base r (1 − cos) + margin) + β KD, r = √(n / n_new).
 
     n is the number of classes seen so far, including new ones. PODNet itself is ω = 1 with λ_c = `spatial` = 3 and
     λ_f = `flat` = 1; the other two are the terms of LUCIR and iCaRL that AANets and RMM tune beside it.
     On ImageNet λ_c = 8 and λ_f = 10.
+
+    `logits` says how old outputs are distilled: with `sigmoid`, as released, by the BCE of scores; with `softmax` by
+    LUCIR's term, the KL divergence of softened logits (Eq. 1 of Liu et al., AAAI 2023). The BCE sees scores before the
+    learned scale, in [−4, 0]: its gradient is some 650 times weaker than that of the KL divergence.
     """
 
     name = "podnet"
@@ -71,7 +75,8 @@ class PODNet(Method):
     }
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
     balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
-    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0}
+    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "logits": "sigmoid"}
+    words: Mapping[str, tuple[str, ...]] = {"logits": ("sigmoid", "softmax")}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
@@ -108,7 +113,10 @@ class PODNet(Method):
             terms["pod"] = adapted * (spatial * moved + flat * turned)
             apart = losses.margin_ranking(student.scores, labels, growth.old, batch=student.batch_labels)
             terms["feature_kd"] = LAMBDA_BASE * adapted * turned + apart
-            terms["logit_kd"] = losses.sigmoid_new(student.scores, labels, growth.old) + losses.sigmoid_kd(
-                student.scores, teacher.scores, growth.old
-            )
+            if self.settings["logits"] == "softmax":
+                terms["logit_kd"] = losses.logit_kd(student.logits[:, : growth.old], teacher.logits)
+            else:
+                terms["logit_kd"] = losses.sigmoid_new(student.scores, labels, growth.old) + losses.sigmoid_kd(
+                    student.scores, teacher.scores, growth.old
+                )
         return terms
