@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import importlib.util
 import json
@@ -31,7 +30,7 @@ from poise.learner import Images, Labels, LearnerState
 from poise.methods import GaussianHead, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
-from poise.training import Backend, Event, LocalPhase, PhaseContext, Progress, Schedule, Trainer, make_backend
+from poise.training import Backend, Event, PhaseContext, Progress, Schedule, Trainer, make_backend
 
 GROWTH = Growth(old=2, new=2)
 TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases
@@ -256,15 +255,18 @@ def stop_learners_anywhere(
 
 @pytest.fixture
 def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], None]:
-    """Stop a training after every event and let another trainer resume it: the same events, the same students.
+    """Stop a training after every epoch and stage and let another trainer resume it: the same events and students.
 
-    One trainer resumes where the one before was stopped, for one event. What would only go wrong later is seen by one
+    One trainer resumes where the one before was stopped, for one of them. What would only go wrong later is seen by one
     that resumes in the middle and goes on to the end.
     """
 
+    def told_of(trainer: Trainer) -> Iterator[Event]:
+        return (event for event in trainer.run() if not isinstance(event, Progress))
+
     def stopped_anywhere(make: Callable[[], Trainer]) -> None:
         whole = make()
-        events = list(whole.run())
+        events = list(told_of(whole))
 
         def resumed(stopped: Trainer) -> Trainer:
             store.write_tensors(tmp_path / "trainer", *stopped.state(), kind="state")
@@ -273,7 +275,7 @@ def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], 
             return made
 
         def ends_alike(trainer: Trainer, told: list[Event]) -> None:
-            assert told + list(trainer.run()) == events
+            assert told + list(told_of(trainer)) == events
             assert trainer.students.keys() == whole.students.keys()
             for student, model in whole.students.items():
                 found, wanted = trainer.students[student].state_dict(), model.state_dict()
@@ -282,7 +284,7 @@ def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], 
 
         trainer, told = resumed(make()), list[Event]()
         for stop in range(1, len(events) + 1):
-            running = trainer.run()  # named, so that it stands there meanwhile
+            running = told_of(trainer)  # named, so that it stands there meanwhile
             told.append(next(running))
             trainer = resumed(trainer)
             if stop == len(events) // 2:
@@ -290,17 +292,6 @@ def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], 
         ends_alike(trainer, told)
 
     return stopped_anywhere
-
-
-@pytest.fixture
-def beginning() -> Callable[[Trainer], LocalPhase]:
-    """Where a trainer stands, as something that it can be started from again."""
-
-    def found(trainer: Trainer) -> LocalPhase:
-        images = trainer.feed.images()
-        return LocalPhase(trainer.context, images, images, copy.deepcopy(trainer.model), trainer.teacher, trainer.feed)
-
-    return found
 
 
 @pytest.fixture

@@ -35,33 +35,16 @@ def known_features(images: Tensor) -> Tensor:
     return images.sum(dim=1).mean(dim=(1, 2))[:, None] * torch.arange(1.0, 5.0)
 
 
-def timm_config(**changes: Any) -> dict[str, Any]:
-    return {"mean": MEAN, "std": STD, "input_size": (3, 64, 64), "tag": "a1_in1k", **changes}
-
-
 class TimmNet(nn.Module):
-    def __init__(self, config: Any = None, classes: int = 10) -> None:
+    def __init__(self, config: dict[str, Any] | None = None, classes: int = 10) -> None:
         super().__init__()
         self.stem, self.fc = Stem(), nn.Linear(4, classes) if classes else nn.Identity()
-        self.pretrained_cfg = config if config is not None else timm_config()
+        known = {"mean": MEAN, "std": STD, "input_size": (3, 64, 64), "tag": "a1_in1k"}
+        self.pretrained_cfg = SimpleNamespace(**known, **(config or {}))
 
     def forward(self, images: Tensor) -> Tensor:
         found: Tensor = self.fc(self.stem(images).mean(dim=(2, 3)))
         return found
-
-    def reset_classifier(self, num_classes: int) -> None:
-        self.fc = nn.Linear(4, num_classes) if num_classes else nn.Identity()
-
-
-class TimmMaps(nn.Module):
-    """What timm makes with `features_only=True`: the maps of several levels."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.stem = Stem()
-
-    def forward(self, images: Tensor) -> list[Tensor]:
-        return [self.stem(images)] * 2
 
 
 class TorchvisionNet(nn.Module):
@@ -138,7 +121,7 @@ class Clip(nn.Module):
 
 
 for library, kinds in {
-    "timm": (TimmNet, TimmMaps),
+    "timm": (TimmNet,),
     "torchvision": (TorchvisionNet,),
     "transformers": (VisionTransformer,),
     "open_clip": (Clip,),
@@ -152,9 +135,10 @@ def modules() -> dict[str, ModuleType]:
 
     def create(name: str, pretrained: bool = False, num_classes: int = 1000) -> nn.Module:
         calls.append(pretrained)
-        if name != "tiny":
+        if name not in ("tiny", "strict", "least"):
             raise RuntimeError(f"Unknown model ({name})")
-        return TimmNet(classes=num_classes)
+        sizes = {"strict": {"fixed_input_size": True}, "least": {}}.get(name)
+        return TimmNet({} if sizes is None else {**sizes, "min_input_size": (3, 48, 48)}, classes=num_classes)
 
     def get_model(name: str, weights: Any = None) -> nn.Module:
         calls.append(weights)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -14,24 +13,16 @@ from torch import Tensor
 from poise import Learner
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, herd
 from poise.errors import UserError
-from poise.learner import LearnerState
-from poise.methods import METHODS, Growth, ICaRL, Method, Stage, make_method
+from poise.methods import Growth, ICaRL, Method, Stage, make_method
 from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
 from poise.policies import Trial
-from poise.spaces import make_space
-from poise.training import Backend, EpochDone, Event, LocalPhase, PhaseContext, Schedule, StageDone, StepDone, Trainer
-from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
+from poise.training import Backend, EpochDone, Event, LocalPhase, PhaseContext, Progress, Schedule, StageDone, Trainer
+from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 
 from .weights import assert_same, weights
 
-
-def run_one(trials: Trials, attempt: Attempt) -> TrialResult:
-    return trials.run_all([attempt])[0]
-
-
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
-Beginning = Callable[[Trainer], LocalPhase]
 StopAnywhere = Callable[[Callable[[], Trainer]], None]
 GROWTH = Growth(old=2, new=2)
 UNEVEN = [0] * 4 + [1] * 3 + [2] * 8 + [3] * 6
@@ -85,22 +76,6 @@ class TestFinetuning:
         run_until(balanced, "main")
         assert_same(weights(balanced), weights(plain))
 
-    def test_the_next_main_stage_is_as_the_first_one(
-        self, method: str, old_rows: str, make_trainer: MakeTrainer, beginning: Beginning
-    ) -> None:
-        trainer = make_trainer(method, balance="finetune", old_rows=old_rows)
-        start, begun = weights(trainer), beginning(trainer)
-        running = run_until(trainer, "main")
-        main = weights(trainer)
-        list(running)
-        end = weights(trainer)
-        trainer.restart(begun, trainer.action, None, trainer.address)
-        running = run_until(trainer, "main")
-        assert_same(weights(trainer), main)
-        assert ("head.old" in moved(start, main)) is (old_rows == "trained")
-        list(running)
-        assert_same(weights(trainer), end)
-
 
 @pytest.mark.parametrize(("method", "old_rows"), [("lucir", "frozen"), ("icarl", "trained")])
 def test_stopped_anywhere_finetuning_goes_on_to_the_same_bytes(
@@ -109,35 +84,35 @@ def test_stopped_anywhere_finetuning_goes_on_to_the_same_bytes(
     stop_trainers_anywhere(lambda: make_trainer(method, balance="finetune", old_rows=old_rows, epochs=1))
 
 
-class TestPodnet:
-    """Its fine-tuning is its own: batch statistics go on moving, the scale does not."""
+@pytest.mark.parametrize(("method", "old_rows"), [("lucir", "frozen"), ("icarl", "trained"), ("podnet", "frozen")])
+def test_a_second_training_in_the_place_of_the_first_is_as_that(
+    method: str, old_rows: str, make_trainer: MakeTrainer
+) -> None:
+    """What a lane keeps begins again from there: weights, momentum, images and what is frozen."""
+    first = make_trainer(method, balance="finetune", old_rows=old_rows)
+    images = first.feed.images()
+    begun = LocalPhase(first.context, images, images, first.model.copy(), first.teacher, first.feed)
+    list(first.run())
+    end = weights(first)
+    first._kept.load(begun)
+    again = Trainer(first.context, first.model, first.teacher, first.action, first.feed, kept=first._kept)
+    list(again.run())
+    assert again.model is first.model
+    assert_same(weights(again), end)
 
-    def test_it_trains_proxies_and_moves_statistics(self, make_trainer: MakeTrainer) -> None:
-        trainer = make_trainer("podnet")
-        before = weights(trainer)
-        running = run_until(trainer, "main")
-        main = weights(trainer)
-        assert {"head.new", "head.scale"} <= moved(before, main)
-        assert "head.old" not in moved(before, main)
-        rates = [event.lr for event in running if isinstance(event, EpochDone)]
-        assert rates == [0.05]
-        changed = moved(main, weights(trainer))
-        assert {name for name in changed if "running" not in name} == {"head.old", "head.new"}
-        assert any("running" in name for name in changed)
 
-    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
-        self, make_trainer: MakeTrainer, stop_trainers_anywhere: StopAnywhere
-    ) -> None:
-        stop_trainers_anywhere(lambda: make_trainer("podnet", epochs=1))
-
-    def test_a_second_training_is_as_the_first_one(self, make_trainer: MakeTrainer, beginning: Beginning) -> None:
-        trainer = make_trainer("podnet", epochs=1)
-        begun = beginning(trainer)
-        list(trainer.run())
-        end = weights(trainer)
-        trainer.restart(begun, trainer.action, None, trainer.address)
-        list(trainer.run())
-        assert_same(weights(trainer), end)
+def test_podnet_fine_tunes_proxies_without_their_scale_while_statistics_move(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer("podnet")
+    before = weights(trainer)
+    running = run_until(trainer, "main")
+    main = weights(trainer)
+    assert {"head.new", "head.scale"} <= moved(before, main)
+    assert "head.old" not in moved(before, main)
+    rates = [event.lr for event in running if isinstance(event, EpochDone)]
+    assert rates == [0.05]
+    changed = moved(main, weights(trainer))
+    assert {name for name in changed if "running" not in name} == {"head.old", "head.new"}
+    assert any("running" in name for name in changed)
 
 
 class TestWhatFinetuningTrainsOn:
@@ -146,15 +121,16 @@ class TestWhatFinetuningTrainsOn:
     ) -> None:
         trainer, images = make_trainer(balance="finetune", epochs=9), make_images(UNEVEN)
         running = run_until(trainer, "main")
+        found = trainer.context.evaluator.extract(trainer.model, images.pixels)
+        events = [next(event for event in running if isinstance(event, EpochDone))]
         picks = trainer.state()[0]["picks"]
         assert len(set(picks.tolist())) == len(picks)
         assert images.labels[picks].bincount().tolist() == [SMALLEST] * 4
-        found = trainer.context.evaluator.extract(trainer.model, images.pixels)
         herded = herd(found.features, images.labels, SMALLEST)
         assert {int(pick) for pick in picks} == {int(pick) for ranks in herded.values() for pick in ranks}
-        steps = [event for event in running if isinstance(event, StepDone)]
-        assert {event.stage for event in steps} == {"balance"}
-        assert sum(event.images for event in steps) == 2 * 4 * SMALLEST
+        steps = [event for event in running if isinstance(event, Progress)]
+        assert len(steps) == 2 == -(-4 * SMALLEST // 8), "the second epoch, in batches of 8"
+        assert events[0].stage == "balance"
 
     def test_its_length_and_rates_do_not_depend_on_the_actions_rate(self, make_trainer: MakeTrainer) -> None:
         trainer = make_trainer(balance="finetune", lr=0.3, epochs=9)  # an eighth of it are two epochs
@@ -212,21 +188,6 @@ class TestAlignment:
             with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
                 _ = Learner("lucir", device="cpu", **wrong).settings
 
-    @pytest.mark.parametrize("method", sorted(METHODS))
-    def test_the_full_space_has_only_what_a_method_can_do(self, method: str) -> None:
-        own = make_method(method)
-        space = make_space("full", own.default_action, choices=own.choices)
-        balances = {action.balance for action in space.actions}
-        assert balances == set(own.choices.get("balance", ("none", "align", "finetune")))
-        assert ("align" in balances) is (own.head in ("linear", "renewed"))
-
-    def test_the_sizes_of_the_full_space(self) -> None:
-        sizes = {
-            method: len(Learner(method, policy="grid", space="full", device="cpu").space)
-            for method in ("lucir", "icarl")
-        }
-        assert sizes == {"lucir": 240, "icarl": 3 * 4 * 2 * 3}
-
 
 @pytest.mark.parametrize("balance", ["finetune", "align"])
 def test_there_is_nothing_to_balance_in_a_first_phase(balance: str, make_trainer: MakeTrainer) -> None:
@@ -235,18 +196,12 @@ def test_there_is_nothing_to_balance_in_a_first_phase(balance: str, make_trainer
     assert_same(weights(first), weights(plain))
 
 
-class TestLearner:
-    SETTINGS: dict[str, Any] = {  # noqa: RUF012
-        "policy": "fixed",
-        "net": "small",
-        "epochs": 2,
-        "batch": 16,
-        "memory": 3,
-        "device": "cpu",
-    }
+SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 16, "memory": 3, "device": "cpu"}
 
+
+class TestLearner:
     def learned(self, make_images: MakeImages, method: str, **axes: Any) -> tuple[Learner, list[list[Event]]]:
-        learner = Learner(method, **self.SETTINGS, action=axes)
+        learner = Learner(method, **SETTINGS, action=axes)
         phases = [make_images(labels * 6, seed=phase) for phase, labels in enumerate(([0, 1], [2, 3], [4]))]
         return learner, [list(learner.fitting(images.pixels, images.labels)) for images in phases]
 
@@ -272,22 +227,6 @@ class TestLearner:
         old, new = lengths(learner.model.head)
         assert old == pytest.approx(new, rel=1e-5)
 
-    @pytest.mark.parametrize("balance", ["finetune", "align"])
-    def test_killed_at_any_event_it_goes_on_to_the_same_bytes(self, balance: str, make_images: MakeImages) -> None:
-        images = make_images([7] * 6, seed=7)
-        straight, _ = self.learned(make_images, "icarl", balance=balance)
-        states = []
-        for _ in straight.fitting(images.pixels, images.labels):
-            tensors, meta = straight.state().tensors(images=True)
-            states.append(({name: value.clone() for name, value in tensors.items()}, json.loads(json.dumps(meta))))
-        final = straight.state().tensors(images=True)
-        for tensors, meta in states[:-1]:
-            resumed = Learner.from_state(LearnerState.from_tensors(tensors, meta), device="cpu")
-            list(resumed.fitting(images.pixels, images.labels))
-            found = resumed.state().tensors(images=True)
-            assert_same(found[0], final[0])
-            assert found[1] == final[1]
-
 
 class TestTrials:
     @pytest.fixture
@@ -312,11 +251,11 @@ class TestTrials:
     ) -> None:
         own, last = ICaRL.default_action, Trial(2, 0, 4, continues=1)
         balanced = own.replace(balance=balance)
-        going, plain = make_trials(), run_one(make_trials(), Attempt(Trial(0, 0, 4), own, "fc", 4))
-        run_one(going, Attempt(Trial(0, 0, 1), balanced, "fc", 4))
-        run_one(going, Attempt(Trial(1, 0, 2, continues=0), balanced, "fc", 4))
-        continued = run_one(going, Attempt(last, balanced, "fc", 4))
-        scratch = run_one(make_trials(), Attempt(last, balanced, "fc", 4))
+        going, (plain,) = make_trials(), make_trials().run_all([Attempt(Trial(0, 0, 4), own, "fc", 4)])
+        going.run_all([Attempt(Trial(0, 0, 1), balanced, "fc", 4)])
+        going.run_all([Attempt(Trial(1, 0, 2, continues=0), balanced, "fc", 4)])
+        (continued,) = going.run_all([Attempt(last, balanced, "fc", 4)])
+        (scratch,) = make_trials().run_all([Attempt(last, balanced, "fc", 4)])
         assert continued == scratch
         assert [continued.witnessed[epoch] == plain.witnessed[epoch] for epoch in (1, 2, 4)] == [True, True, False]
 
@@ -326,7 +265,7 @@ def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
 
 
 def test_a_given_action_that_means_nothing_to_the_method_is_refused(make_images: MakeImages) -> None:
-    learner = Learner("lucir", **TestLearner.SETTINGS)
+    learner = Learner("lucir", **SETTINGS)
     learner.partial_fit(make_images([0, 1] * 4).pixels, [0, 1] * 4)
     with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
         list(learner.fitting(make_images([2] * 4).pixels, [2] * 4, action={"balance": "align"}))

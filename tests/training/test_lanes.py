@@ -94,12 +94,9 @@ def trials_on(
     kept, new = images_of([0, 1], 5, shape, 0), images_of([2, 3, 4, 5], 12, shape, 100)
     none = kept.select(torch.empty(0, dtype=torch.long))
     inputs = TrialInputs(context, Memory(kept, none), new, none, 4, TrialSettings(**settings))
-    return on_lanes(Seen(inputs), Lanes(backend, lanes))
-
-
-def on_lanes(trials: Trials, lanes: Lanes) -> Trials:
-    """The same trials on these lanes."""
-    trials._lanes, trials._executor = lanes, LocalExecutor(lanes)
+    trials = Seen(inputs)
+    trials._lanes = Lanes(backend, lanes)
+    trials._executor = LocalExecutor(trials._lanes)
     return trials
 
 
@@ -114,7 +111,7 @@ class Seen(Trials):
 
 
 def tried(trials: Trials, wanted: Wanted) -> list[TrialResult]:
-    return list(trials.run_all(wanted))
+    return trials.run_all(wanted)
 
 
 def numbered(actions: Sequence[Action], epochs: int = SHORT) -> Wanted:
@@ -175,12 +172,6 @@ class TestTurns:
         assert log == ["a", "b", "a", "a", "c", "a", "d"]
         assert list(self.used.values()) == [["a"], ["b", "c", "d"]]
 
-    def test_a_result_is_told_before_later_pieces_have_ended(self, cpu: Backend) -> None:
-        log: list[str] = []
-        going = told(Lanes(cpu, 1).run(self.pieces({"a": 1, "b": 1}, log)))
-        assert next(going) == "a"
-        assert log == ["a"]
-
     def test_after_every_round_of_turns_others_may_have_theirs(self, cpu: Backend) -> None:
         going = Lanes(cpu, 2).run(self.pieces({"a": 2, "b": 1, "c": 1}, []))
         assert list(going) == [[], [], ["a", "b"], ["c"]]
@@ -204,9 +195,6 @@ class TestTurns:
 
         list(Lanes(cpu, pieces).run([work] * pieces))
         assert found == [expected] * pieces
-
-    def test_no_work_is_done_at_once(self, cpu: Backend) -> None:
-        assert list(told(Lanes(cpu, 2).run([]))) == []
 
     def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
         assert len(Lanes(cpu)) == 1
@@ -260,18 +248,6 @@ class TestOutOfMemory:
         assert "a" not in machine.log[again:]  # it waited for one of the others to end
         assert (len(lanes), len(lanes._lanes)) == (2, 2)
         assert "out of memory on cpu: at most 2 at a time from now on" in caplog.text
-
-    def test_its_lane_and_idle_ones_are_given_back(self, cpu: Backend) -> None:
-        machine, lanes, used = Machine(2), Lanes(cpu, 3), list[Lane]()
-
-        def noted(job: Callable[[Lane], Work[str]], lane: Lane) -> Work[str]:
-            used.append(lane)
-            return job(lane)
-
-        list(told(lanes.run([partial(noted, job) for job in machine.jobs(a=4, b=4, c=4)])))
-        a, b, c, again = used
-        assert again in (a, b)
-        assert c not in lanes._lanes
 
     def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 1)
@@ -353,10 +329,12 @@ class TestTrials:
         assert found == expected
         assert 1 <= len(trials._lanes) <= 2
 
-    def test_old_rows_and_balancing_can_differ_in_a_wave(self, cpu: Backend) -> None:
-        results = tried(trials_on(cpu, 8), numbered(MIXED))
-        assert results == tried(trials_on(cpu, 1), numbered(MIXED))
-        assert len({result.witnessed for result in results}) == len(MIXED)
+    @pytest.mark.parametrize(("method", "actions"), [(Lucir(), MIXED), (PODNet(), PODS)], ids=["mixed", "weights"])
+    def test_actions_of_a_wave_may_differ(self, method: Method, actions: Sequence[Action], cpu: Backend) -> None:
+        """In old rows and balancing, or in three weights of distillation."""
+        alone = tried(trials_on(cpu, 1, method), numbered(actions))
+        assert tried(trials_on(cpu, 3, method), numbered(actions)) == alone
+        assert len({result.witnessed for result in alone}) == len(actions)
 
     @pytest.mark.parametrize("method", FREEZING)
     def test_a_network_that_a_trial_froze_is_not_that_of_the_next_one(
@@ -366,14 +344,9 @@ class TestTrials:
         actions, made = FREEZING[method], make_method(method)
         alone = tried(trials_on(cpu, 1, made, environment="both"), numbered(actions))
         assert len({result.witnessed for result in alone}) == len(actions)
-        monkeypatch.setattr(Trainer, "captures", property(lambda trainer: True))
+        monkeypatch.setattr(Trainer, "_can_capture", lambda trainer: True)
         monkeypatch.setattr(trainer_module, "CapturedRunner", EagerRunner)
         assert tried(trials_on(cpu, 1, made, environment="both"), numbered(actions)) == alone
-
-    def test_three_distillation_weights(self, cpu: Backend) -> None:
-        alone = tried(trials_on(cpu, 1, PODNet()), numbered(PODS))
-        assert tried(trials_on(cpu, 3, PODNet()), numbered(PODS)) == alone
-        assert len({result.witnessed for result in alone}) == len(PODS)
 
     def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:
         runs = trials_on(cpu, 2, Hungry(30)).run(numbered(RATES))
@@ -438,7 +411,7 @@ class TestOnAGpu:
             again = LocalPhase.of(replace(begun.context, growth=growth, model=double.eval()), begun.kept, begun.new)
             teachers = [model.eval().teacher(gpu.dtype) for model in (single, double, single)]
             found = [self.trained(lane, replace(again, teacher=teacher), PODS[0], 0) for teacher in teachers]
-        assert len(lane._trainers) == 2
+        assert len(lane._kept) == 2
         for name, value in found[0].items():
             assert torch.equal(found[2][name], value), name
 
@@ -498,5 +471,6 @@ class TestOnAGpu:
     def test_a_captured_step_is_used_again(self, gpu: Backend) -> None:
         with gpu.active():
             begun, lane = self.first(gpu), Lane(gpu)
-            trainers = [lane.trainer(begun, action, 1, ()) for action in (*RATES, *MIXED)]
-        assert len(set(map(id, trainers))) == 2  # balanced or not; frozen and trained old rows share a step
+            for action in (*RATES, *MIXED):
+                lane.trainer(begun, action, 1, ())
+        assert len(lane._kept) == 2  # balanced or not; frozen and trained old rows share a step

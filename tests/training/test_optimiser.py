@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from poise.training import Schedule
-from poise.training.optimiser import forget, kept_tensors, make_optimiser, named_tensors, set_rate
+from poise.training.optimiser import Optimiser
 
 SCHEDULES = {
     "sgd": Schedule(),
@@ -80,10 +80,10 @@ def add_gradients(model: nn.Module, step: int) -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
 def test_its_steps_are_those_of_torch(schedule: Schedule, device: str) -> None:
     mine, other = network(device), network(device)
-    own = make_optimiser(mine.parameters(), schedule, 1.0, torch.device(device))
+    own = Optimiser(list(mine.parameters()), schedule, 1.0, torch.device(device))
     reference = torchs(list(other.parameters()), schedule, device)
     for step, rate in enumerate(RATES):
-        set_rate(own, rate)
+        own.set_rate(rate)
         for group in reference.param_groups:
             group["lr"] = group["lr"].fill_(rate) if device == "cuda" else rate
         for model, optimiser in ((mine, own), (other, reference)):
@@ -101,7 +101,7 @@ def test_without_a_gradient_nothing_moves() -> None:
     model = network("cpu")
     before = [parameter.detach().clone() for parameter in model.parameters()]
     for schedule in SCHEDULES.values():
-        optimiser = make_optimiser(model.parameters(), schedule, 0.1, CPU)
+        optimiser = Optimiser(list(model.parameters()), schedule, 0.1, CPU)
         add_gradients(model, 0)
         optimiser.zero_grad()
         optimiser.step()
@@ -111,16 +111,16 @@ def test_without_a_gradient_nothing_moves() -> None:
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
 def test_what_is_forgotten_is_as_at_the_beginning(schedule: Schedule) -> None:
     model, again = network("cpu"), network("cpu")
-    optimiser = make_optimiser(model.parameters(), schedule, 0.1, CPU)
-    saved = sorted((kind, name) for kind, name, _ in named_tensors(optimiser, model))
+    optimiser = Optimiser(list(model.parameters()), schedule, 0.1, CPU)
+    saved = sorted((kind, name) for kind, name, _ in optimiser.named(model))
     add_gradients(model, 0)
     optimiser.step()
-    assert any(value.any() for value in kept_tensors(optimiser)) == (schedule.momentum > 0)
-    forget(optimiser)
-    assert not any(value.any() for value in kept_tensors(optimiser))
-    assert sorted((kind, name) for kind, name, _ in named_tensors(optimiser, model)) == saved
+    assert any(value.any() for value in optimiser.tensors()) == (schedule.momentum > 0)
+    optimiser.forget()
+    assert not any(value.any() for value in optimiser.tensors())
+    assert sorted((kind, name) for kind, name, _ in optimiser.named(model)) == saved
     model.load_state_dict(again.state_dict())
-    for each, its_own in ((model, optimiser), (again, make_optimiser(again.parameters(), schedule, 0.1, CPU))):
+    for each, its_own in ((model, optimiser), (again, Optimiser(list(again.parameters()), schedule, 0.1, CPU))):
         its_own.zero_grad()
         add_gradients(each, 1)
         its_own.step()

@@ -6,6 +6,7 @@ import pytest
 
 from poise.errors import UserError
 from poise.methods import Growth, Method, Stage, make_method
+from poise.methods.der import renew_heads
 from poise.runs import make_recipe
 from poise.training import Schedule
 
@@ -14,6 +15,7 @@ GROWTH = Growth(50, 10)
 
 def rates(schedule: Schedule, stage: Stage, start: float) -> dict[int, float]:
     """By the epoch from which they count, the learning rates of a stage, rounded."""
+    stage = schedule.apply_to(stage)
     epochs, found = stage.epochs(schedule.epochs), dict[int, float]()
     for epoch in range(epochs):
         rate = round(schedule.rate(stage, epoch, epochs, start), 8)
@@ -48,7 +50,7 @@ class TestMilestones:
         found = rates(schedule, stage, 0.1)
         assert [epoch for epoch in found if epoch >= 19] == [19, 80, 140, 180, 200]
         assert (found[0], found[19], found[200]) == (0.005, 0.1, 0.00001)
-        assert [epoch for epoch in range(220) if stage.renews_before(epoch, 220)] == [20]
+        assert (stage.prepare, stage.prepare_at) == (renew_heads, 20 / 220)
 
 
 class TestBalancing:

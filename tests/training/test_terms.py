@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from poise.training.terms import _say_once
 from torch import Tensor
 from torch.nn import functional
 
@@ -17,6 +16,7 @@ from poise.errors import UserError
 from poise.methods import METHODS, Growth, Method
 from poise.nets import Output
 from poise.training import Trainer
+from poise.training.step import _say_once
 
 MakeTrainer = Callable[..., Trainer]
 

@@ -57,31 +57,15 @@ class TestResume:
         assert list(resident.run()) == list(streamed.run())
         assert_same(weights(resident), weights(streamed))
 
-    @pytest.mark.parametrize("steps", [1, 2])
-    def test_from_before_a_few_last_images_joined_a_batch(
-        self, steps: int, make_trainer: Callable[..., Trainer], make_images: MakeImages, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        images = make_images([number % 4 for number in range(19)])
-        with monkeypatch.context() as older:
-            older.setattr("poise.training.trainer.batch_bounds", lambda count, size: [(0, 16), (16, 19)])
-            before = make_trainer(images=images, batch=16)
-            for _, event in zip(range(steps), before.run(), strict=False):
-                assert isinstance(event, Progress)
-            saved = before.state()
-        trainer = make_trainer(images=images, batch=16)
-        trainer.restore(*saved)
-        again = make_trainer(images=images, batch=16)
-        again.restore(*trainer.state())  # as it stands
-        events = list(again.run())
-        assert isinstance(events[0], EpochDone)  # of the epoch in which it was stopped
-        assert [event.epoch for event in events if isinstance(event, EpochDone)] == [1, 2]
-        assert [event.done for event in events if isinstance(event, Progress)] == [2 * 19]
-
     def test_each_stage_starts_without_momentum(self, make_trainer: Callable[..., Trainer]) -> None:
-        trainer = make_trainer(TwoStages())
+        trainer, begun = make_trainer(TwoStages()), []
         for event in trainer.run():
-            momentum = [value for name, value in trainer.state()[0].items() if name.startswith("momentum.")]
-            assert isinstance(event, StageDone) == (not any(bool(value.any()) for value in momentum))
+            if isinstance(event, EpochDone):
+                momentum = [value for name, value in trainer.state()[0].items() if name.startswith("momentum.")]
+                begun.append(any(bool(value.any()) for value in momentum))
+            elif isinstance(event, StageDone):
+                assert not [name for name in trainer.state()[0] if name.startswith("momentum.")]
+        assert begun == [True] * 3
 
 
 class TestDivergence:
@@ -99,12 +83,12 @@ class TestDivergence:
         assert len(epochs) == (at - 1) // STEPS
 
     def test_no_state_of_a_diverged_model_is_ever_given(self, make_trainer: Callable[..., Trainer]) -> None:
-        trainer = make_trainer(Exploding(2), lr=0.01)
-        running = trainer.run()
-        next(running)
+        trainer = make_trainer(lr=0.01)
+        next(event for event in trainer.run() if isinstance(event, EpochDone))
         trainer.state()
-        next(running)
-        with pytest.raises(Diverged, match="step 2 "):
+        with torch.no_grad():
+            trainer.model.head.new[0, 0] = torch.inf
+        with pytest.raises(Diverged):
             trainer.state()
 
     def test_a_huge_learning_rate(self, make_trainer: Callable[..., Trainer]) -> None:
@@ -116,7 +100,6 @@ class TestDivergence:
         running = trainer.run()
         for _ in range(STEPS - 1):
             assert isinstance(next(running), Progress)
-            trainer.state()
         with pytest.raises(Diverged, match=f"epoch 1, step {STEPS} "):
             list(running)
 
@@ -211,16 +194,10 @@ def test_an_axis_the_method_does_not_use_changes_nothing(make_trainer: Callable[
 class TestWarmingUp:
     """A captured step is not warmed up again where one with the same kernels was; what tells them apart."""
 
-    @pytest.mark.parametrize(("count", "size"), [(70, 32), (75, 32), (20, 20)])
-    def test_kernels_are_timed_for_the_size_of_most_batches(
-        self, count: int, size: int, make_trainer: Callable[..., Trainer], make_images: MakeImages
-    ) -> None:
-        trainer = make_trainer(images=make_images([number % 4 for number in range(count)]), batch=32)
-        assert CapturedRunner(trainer._engine.step, trainer.feed, trainer.bounds).usual == size
-
     @staticmethod
     def kind(trainer: Trainer, size: int = 4) -> int:
-        return CapturedRunner(trainer._engine.step, trainer.feed, trainer.bounds)._kind(size)
+        engine = trainer._begin_stage(trainer.stages[0])
+        return CapturedRunner(engine.step, engine.feed, engine.bounds)._kind(size)
 
     def test_actions_share_it(self, make_trainer: Callable[..., Trainer]) -> None:
         assert self.kind(make_trainer()) == self.kind(make_trainer(lr=0.5))
@@ -228,16 +205,15 @@ class TestWarmingUp:
     def test_sizes_networks_and_losses_do_not(self, make_trainer: Callable[..., Trainer]) -> None:
         known = [self.kind(make_trainer(), size) for size in (4, 3)]
         for frozen, deep in ((False, True), (True, False), (True, True)):
-            trainer = make_trainer()
+            trainer = make_trainer(backbone_rate=0.0 if frozen else 1.0)
             if deep:  # another network before the same head
                 trainer.model.backbone = build_backbone("resnet32", "lucir", 3, 0)
-            trainer.model.backbone.requires_grad_(not frozen)
             known.append(self.kind(trainer))
         known += [self.kind(make_trainer(TwoStages())), self.kind(make_trainer(Exploding(1)))]
         ordinary = make_trainer()
         ordinary.model.backbone = build_backbone("small", "ordinary", 3, 0)
         known.append(self.kind(ordinary))
         without = make_trainer()
-        without._engine.step.teacher = None
+        without.teacher = None
         known.append(self.kind(without))
         assert len(set(known)) == len(known)

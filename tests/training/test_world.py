@@ -58,7 +58,7 @@ def test_a_batch_that_is_too_small_to_be_split_is_trained_whole_and_counts_once(
 
 def test_pieces_of_work_are_done_once_and_in_order() -> None:
     for count in range(12):
-        stretches = seen_from(0, 5).stretches(count)
+        stretches = [seen_from(0, 5).stretch(count, rank) for rank in range(5)]
         assert [place for start, stop in stretches for place in range(start, stop)] == list(range(count))
 
 

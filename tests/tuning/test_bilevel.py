@@ -15,8 +15,7 @@ from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
 from poise.training import Backend, PhaseContext, Schedule, make_backend
-from poise.training.optimiser import make_optimiser
-from poise.training.ranks import Share
+from poise.training.optimiser import Optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps, tuned_axes
 from poise.tuning.environments import Environment
@@ -183,13 +182,13 @@ def test_the_unrolled_training_is_the_trainers(
     model = context.grow_model(parts.new).train()
     model.train_only("all", old_rows=action.old_rows == "trained")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    optimiser = make_optimiser(trained, context.schedule, action.lr, cpu.device)
+    optimiser = Optimiser(trained, context.schedule, action.lr, cpu.device)
     clamp = method.stages(GROWTH)[0].clamp
     labels = context.feed(parts.kept, parts.new).labels
     step = Step(context, optimiser, model, context.teacher(), action, labels, Stage(clamp=clamp))
     for number in range(steps):
         pixels, batch, choices = problem.batch(0, number)
-        step(pixels, batch, choices, Share(batch, 1.0))
+        step(pixels, batch, choices, batch, 1.0)
     state = result_of(problem.unroll(action, {}, steps, 0))
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)

@@ -63,7 +63,7 @@ class AANets(Method):
         self.base.grow(model, inputs)
         restarts = self.settings["eta"] == "restarted" and len(model.growth_history) == 1
         if restarts and isinstance(model.head, ScaledHead):  # the branches are new
-            model.head.restart_scale()
+            nn.init.ones_(model.head.scale)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Those of `base`."""

@@ -69,7 +69,8 @@ class Lucir(Method):
         if inputs.growth.old and inputs.growth.new and isinstance(model.head, CosineHead):
             features, classes = inputs.features()
             members = nn.functional.one_hot(classes, inputs.growth.new).to(features.dtype)
-            model.head.imprint(members.T @ nn.functional.normalize(features))
+            means = nn.functional.normalize(members.T @ nn.functional.normalize(features))
+            model.head.imprint(means)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """CE; from the second phase on also feature and logit distillation and the margin."""

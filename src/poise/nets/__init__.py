@@ -16,7 +16,7 @@ from poise.nets.adapt import (
     set_info,
 )
 from poise.nets.base import FULL, Backbone, Features, Output, copy_network, make_layer, own_draws, torch_generator
-from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv, fold_norms
+from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv
 from poise.nets.heads import HEADS, BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
@@ -67,7 +67,6 @@ __all__ = [
     "copy_network",
     "feature_width",
     "file_digest",
-    "fold_norms",
     "has_pretrained",
     "is_named",
     "make_layer",

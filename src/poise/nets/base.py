@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -60,13 +60,15 @@ class Output(NamedTuple):
 class Backbone(nn.Module):
     """One of poise's own networks: its features have `width` values, and it draws no random numbers."""
 
+    #: The shares in which branches are fused, if it has any: trained by a stage of their own, within [0, 1].
+    fusion: Sequence[nn.Parameter] = ()
+
     def __init__(self, width: int) -> None:
         super().__init__()
         self.width = width
 
-    def fusion(self) -> list[nn.Parameter]:
-        """The shares in which branches are fused, if it has any: trained by a stage of their own, within [0, 1]."""
-        return []
+    def fold(self) -> None:
+        """Fold, in place, every batch norm into the convolution before it; it cannot be trained any more."""
 
 
 def torch_generator(seed: int, purpose: str, *address: int | str) -> torch.Generator:

@@ -1,17 +1,18 @@
-"""Networks that grow: two branches of one (AANets), several side by side (DER, FOSTER), and norms folded for good."""
+"""Networks that grow: two branches of one (AANets), several side by side (DER, FOSTER)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from poise.nets.base import FULL, Backbone, Features, copy_network, make_layer
 from poise.nets.heads import Head
-from poise.nets.resnet import Block, ResNet, convolve
+from poise.nets.resnet import ResNet, convolve
+
+M = TypeVar("M", bound=nn.Module)
 
 # Two branches (Liu et al., CVPR 2021) ---------------------------------------------------------------------------------
 
@@ -54,13 +55,20 @@ class Branches(Backbone):
     def __init__(self, net: ResNet, alpha: float = 0.5) -> None:
         super().__init__(net.width)
         self.stable, self.plastic = copy_network(net), copy_network(net)
-        scale_convolutions(self.stable)
+        _replace_modules(self.stable, nn.Conv2d, ScaledConv)
         device = next(net.parameters()).device
         self.alpha = nn.Parameter(torch.full((len(net.levels),), alpha, dtype=FULL, device=device))
 
-    def fusion(self) -> list[nn.Parameter]:
+    @property
+    def fusion(self) -> Sequence[nn.Parameter]:  # type: ignore[override]
         """The shares α."""
-        return [self.alpha]
+        return (self.alpha,)
+
+    def fold(self) -> None:
+        """Fold the norms of both branches into ordinary convolutions."""
+        _replace_modules(self.stable, ScaledConv, ScaledConv.plain)
+        self.stable.fold()
+        self.plastic.fold()
 
     def forward(self, x: Tensor) -> Features:
         """The pooled vector and the fused map of each level."""
@@ -72,20 +80,12 @@ class Branches(Backbone):
         return Features(x.mean(dim=(2, 3)), tuple(maps))
 
 
-def scale_convolutions(net: nn.Module) -> None:
-    """Freeze, in place, every convolution of a network and give its kernels scales to learn."""
+def _replace_modules(net: nn.Module, kind: type[M], other: Callable[[M], nn.Module]) -> None:
+    """Put, in place, another module in the place of every one of a kind."""
     for module in list(net.modules()):
         for name, child in list(module.named_children()):
-            if isinstance(child, nn.Conv2d):
-                setattr(module, name, ScaledConv(child))
-
-
-def unscale_convolutions(net: nn.Module) -> None:
-    """Replace, in place, every scaled convolution by an ordinary one with the same output."""
-    for module in list(net.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, ScaledConv):
-                setattr(module, name, child.plain())
+            if isinstance(child, kind):
+                setattr(module, name, other(child))
 
 
 # Several side by side -------------------------------------------------------------------------------------------------
@@ -101,7 +101,7 @@ class Frozen(Backbone):
     def __init__(self, net: Backbone) -> None:
         super().__init__(net.width)
         self.net = copy_network(net).eval()
-        fold_norms(self.net)
+        self.net.fold()
         self.requires_grad_(False).eval()
         self._cast: dict[torch.dtype, Backbone] = {}  # not a submodule: it is neither saved nor counted
         self.register_load_state_dict_post_hook(_cast_again)  # type: ignore[no-untyped-call]
@@ -157,6 +157,10 @@ class Concatenated(Backbone):
         before, last = (net.frozen, net.newest) if isinstance(net, Concatenated) else ((), net)
         return cls([*before, Frozen(last)], copy_network(last))
 
+    def fold(self) -> None:
+        """Fold the norms of the newest network; those of the others are folded."""
+        self.newest.fold()
+
     def forward(self, images: Tensor) -> Features:
         """The concatenated vector; in eval mode made of the maps of the last level, which are concatenated too."""
         found = [net(images) for net in (*self.frozen, self.newest)]
@@ -193,31 +197,3 @@ class NewestHead(nn.Module):
         """The head's logits."""
         logits: Tensor = self.head(features[:, -self.head.width :])[1]
         return logits
-
-
-# Batch norms folded into the convolutions before them -----------------------------------------------------------------
-
-
-def fold_norms(net: Backbone) -> None:
-    """Fold, in place, every batch norm of a network in eval mode; such a network cannot be trained any more.
-
-    Parts that are folded already stay as they are.
-    """
-    unscale_convolutions(net)
-    for module in list(net.modules()):
-        if isinstance(module, Block):
-            module.conv1, module.bn1 = _fold(module.conv1, module.bn1)
-            module.conv2, module.bn2 = _fold(module.conv2, module.bn2)
-        elif isinstance(module, nn.Sequential):
-            for index in range(len(module) - 1):
-                conv, norm = module[index], module[index + 1]
-                if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                    module[index], module[index + 1] = _fold(conv, norm)
-
-
-def _fold(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
-    assert isinstance(conv, nn.Conv2d)
-    if isinstance(norm, nn.Identity):
-        return conv, norm
-    assert isinstance(norm, nn.BatchNorm2d)
-    return fuse_conv_bn_eval(conv, norm), nn.Identity()

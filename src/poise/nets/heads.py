@@ -17,7 +17,12 @@ from poise.nets.base import FULL
 
 
 class Head(nn.Module):
-    """Rows of old classes, rows of new classes, and how they grow."""
+    """Rows of old classes, rows of new classes, how they grow, and what the logits are.
+
+    `scale` is σ, of a head whose logits are scaled.
+    """
+
+    scale: nn.Parameter | None
 
     #: What has an entry for each class: the names of old entries and of new ones.
     parts: ClassVar[tuple[tuple[str, str], ...]] = (("old", "new"),)
@@ -27,16 +32,12 @@ class Head(nn.Module):
         self.width = width
         self.old = nn.Parameter(torch.empty(0, *self.shape, dtype=FULL))
         self.new = nn.Parameter(torch.empty(0, *self.shape, dtype=FULL))
+        self.register_parameter("scale", None)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of a class's row."""
         return (self.width,)
-
-    @property
-    def learned_scale(self) -> Tensor | None:
-        """σ, of a head whose logits are scaled."""
-        return None
 
     @property
     def classes(self) -> int:
@@ -93,11 +94,9 @@ class Head(nn.Module):
         return [getattr(self, old) for old, _ in self.parts]
 
     def freeze_old(self, frozen: bool) -> None:
-        """Freeze the old rows, or let them be trained."""
-        self.old.requires_grad_(not frozen)
-
-    def freeze_scale(self, frozen: bool) -> None:
-        """Freeze the learned scale, if there is one, or let it be trained."""
+        """Freeze the rows of old classes, with their biases where there are any, or let them be trained."""
+        for old, _ in self.parts:
+            getattr(self, old).requires_grad_(not frozen)
 
     def align(self) -> None:
         """Give new rows the mean length of old ones (Zhao et al. 2020); only for heads in which length matters."""
@@ -111,37 +110,17 @@ class Head(nn.Module):
         """Scores before the learned scale and logits after it, in full precision."""
         with torch.autocast(features.device.type, enabled=False):
             scores = self.scores(features.float())
-            return scores, self.scaled(scores)
-
-    def scaled(self, scores: Tensor) -> Tensor:
-        """Logits from scores; a head without a scale returns them as they are."""
-        return scores
+            return scores, scores if self.scale is None else self.scale * scores
 
 
 class ScaledHead(Head):
     """A head of directions, whose lengths do not matter: logits = σ · scores, with one learned σ that starts at 1."""
 
+    scale: nn.Parameter
+
     def __init__(self, width: int) -> None:
         super().__init__(width)
         self.scale = nn.Parameter(torch.ones((), dtype=FULL))
-
-    @property
-    def learned_scale(self) -> Tensor | None:
-        """σ."""
-        return self.scale
-
-    def scaled(self, scores: Tensor) -> Tensor:
-        """Scores times σ."""
-        return self.scale * scores
-
-    def freeze_scale(self, frozen: bool) -> None:
-        """Freeze σ, or let it be trained."""
-        self.scale.requires_grad_(not frozen)
-
-    @torch.no_grad()
-    def restart_scale(self) -> None:
-        """Set σ to 1 again, in place."""
-        self.scale.fill_(1.0)
 
     @torch.no_grad()
     def imprint(self, rows: Tensor) -> None:
@@ -155,10 +134,6 @@ class CosineHead(ScaledHead):
     def scores(self, features: Tensor) -> Tensor:
         """Cosines between features and rows."""
         return nn.functional.normalize(features) @ nn.functional.normalize(self.rows()).T
-
-    def imprint(self, means: Tensor) -> None:
-        """Set the new rows to the (normalised) class means, with the mean length of old rows."""
-        super().imprint(nn.functional.normalize(means))
 
 
 class ProxyHead(ScaledHead):
@@ -240,11 +215,6 @@ class LinearHead(UnbiasedHead):
     def first_biases(self, count: int, generator: torch.Generator) -> Tensor:
         """New biases, drawn from U(−1/√d, 1/√d)."""
         return _uniform((count,), self.width, generator)
-
-    def freeze_old(self, frozen: bool) -> None:
-        """Freeze the old rows and their biases, or let them be trained."""
-        super().freeze_old(frozen)
-        self.old_bias.requires_grad_(not frozen)
 
     def scores(self, features: Tensor) -> Tensor:
         """The linear map."""

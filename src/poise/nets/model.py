@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Literal, Self
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from poise.errors import UserError, suggestion
 from poise.nets.adapt import LITE, build_named, check_named, feature_width, is_named
 from poise.nets.base import NOTHING, Backbone, Features, Output, copy_network, torch_generator
-from poise.nets.grown import fold_norms
 from poise.nets.heads import HEADS, Head
 from poise.nets.resnet import ResNet, cifar_resnet, initialise, resnet18
 
@@ -48,8 +47,6 @@ class Model(nn.Module):
             They give their outputs while the backbone is trained, and not while a part of the head is.
         architecture: backbone, its variant and the head by name, as in `resnet32/lucir+cosine`; None: nobody said.
         growth_history: the classes known before and arriving in each phase in which the network was expanded.
-        drawn: the global generators that the network draws from, in training mode and in eval mode, once looked at
-            (`poise.training.noise`).
     """
 
     def __init__(self, backbone: nn.Module, head: Head) -> None:
@@ -59,7 +56,6 @@ class Model(nn.Module):
         self.extras = nn.ModuleDict()
         self.architecture: str | None = None
         self.growth_history: tuple[tuple[int, int], ...] = ()
-        self.drawn: dict[bool, frozenset[str]] = {}
         self._frozen, self._still = _frozen_parts(backbone)
         self._fresh: tuple[str, ...] = ()  # of those that stay in eval mode, what the last expansion has frozen
         self._shows_extras = True
@@ -74,7 +70,7 @@ class Model(nn.Module):
         if self.training and self._shows_extras and len(self.extras):
             with torch.autocast(vector.device.type, enabled=False):
                 extras = {name: module(vector) for name, module in self.extras.items()}
-        return Output(vector, features.maps, scores, logits, self.head.learned_scale, extras)
+        return Output(vector, features.maps, scores, logits, self.head.scale, extras)
 
     def expand(
         self,
@@ -91,7 +87,7 @@ class Model(nn.Module):
         for share in self._fusion:
             share.requires_grad_(True)  # another stage may train it: it is not frozen for good
         before = {id(self.backbone.get_submodule(name)) for name in self._still}
-        self.backbone, self.drawn = expanded(self.backbone), {}
+        self.backbone = expanded(self.backbone)
         self._frozen, self._still = _frozen_parts(self.backbone)
         self._fresh = tuple(name for name in self._still if id(self.backbone.get_submodule(name)) not in before)
         old, new = growth
@@ -112,23 +108,24 @@ class Model(nn.Module):
         return part != "fusion" or bool(self._fusion)
 
     @property
-    def _fusion(self) -> list[nn.Parameter]:
-        return self.backbone.fusion() if isinstance(self.backbone, Backbone) else []
+    def _fusion(self) -> Sequence[nn.Parameter]:
+        return self.backbone.fusion if isinstance(self.backbone, Backbone) else ()
 
     @property
     def is_frozen(self) -> bool:
         """Whether nothing of the backbone ever changes: all of it is frozen, and in eval mode."""
-        return "" in self._still or isinstance(self.backbone, PrecomputedFeatures)
+        return "" in self._still
 
     def freeze_backbone(self) -> None:
         """Freeze all of the backbone for good, in eval mode."""
-        if not isinstance(self.backbone, PrecomputedFeatures):
-            self.backbone.requires_grad_(False)
-            self.freeze([name for name, _ in self.backbone.named_parameters()], [""])
+        self.backbone.requires_grad_(False)
+        self.freeze([name for name, _ in self.backbone.named_parameters()], [""])
 
     def without_backbone(self) -> Model:
         """The head for itself, to be given features in the place of images (`poise.data.FeatureViews`)."""
-        return self._with(Model(PrecomputedFeatures(self.head.width), self.head))
+        made = Model(PrecomputedFeatures(self.head.width), self.head)
+        made._still = ("",)
+        return self._with(made)
 
     def with_backbone_of(self, other: Model) -> Model:
         """The head and extras of this model on a copy of another's backbone; what is frozen is shared with it."""
@@ -151,7 +148,8 @@ class Model(nn.Module):
         self._shows_extras = below
         self.head.requires_grad_(not no_head)
         self.head.freeze_old(no_head or not old_rows)
-        self.head.freeze_scale(part == "rows" or no_head)
+        if self.head.scale is not None and part == "rows":
+            self.head.scale.requires_grad_(False)
         for share in self._fusion:
             share.requires_grad_(part == "fusion")
 
@@ -217,12 +215,13 @@ class Model(nn.Module):
 
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
-        folds = isinstance(self.backbone, Backbone)
-        copied = (copy_network(self) if folds else self.copy()).eval()
-        copied.extras = nn.ModuleDict()
-        if isinstance(copied.backbone, Backbone):
-            fold_norms(copied.backbone)
+        if not isinstance(self.backbone, Backbone):
+            copied = self.copy().eval()
+        else:
+            copied = copy_network(self).eval()
+            copied.backbone.fold()
             copied.backbone.to(dtype)
+        copied.extras = nn.ModuleDict()
         return copied.placed(self.head.old.device).requires_grad_(False)
 
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from poise.data import usable_kernels
 from poise.nets.base import FULL, Backbone, Features, make_layer
@@ -60,7 +61,9 @@ class BatchNorm(nn.BatchNorm2d):
 
     def normalise_and_add(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
         """The normalised values plus `shortcut`, then ReLU if `relu`."""
-        kernels = _kernels(x.device) if self._is_fused(x) else None
+        width = self.num_features  # not a single value per channel, which torch refuses
+        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
+        kernels = _kernels(x.device) if fits and self.training and self.fuses and x.is_cuda else None
         if kernels is None:
             return _add_shortcut(super().forward(x), shortcut, relu=relu)
         assert self.running_mean is not None
@@ -77,12 +80,6 @@ class BatchNorm(nn.BatchNorm2d):
             relu=relu,
         )
         return found
-
-    def _is_fused(self, x: Tensor) -> bool:
-        """Whether the fused kernels apply; not to a single value per channel, which torch refuses."""
-        width = self.num_features
-        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
-        return fits and self.training and self.fuses and x.is_cuda
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
         # Not by way of `nn.BatchNorm2d`, which adds the count to values that lack it.
@@ -116,13 +113,16 @@ class Block(nn.Module):
 def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""
     if isinstance(norm, BatchNorm) and norm.fuses:
-        return norm.normalise_and_add(_apply_convolution(conv, x), shortcut, relu=relu)
-    if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(conv, x):  # a teacher's, its norm folded
-        kernels = _kernels(x.device) if conv.stride == conv.padding == (1, 1) and _is_thin(conv.weight, x) else None
-        if kernels is not None:
-            through: Tensor = kernels.convolve_thin_and_add(x, conv.weight, conv.bias, shortcut, relu=relu)
-            return through
-        aligned = conv.in_channels % 8 == 0  # as cuDNN's fused kernels want it
+        plain = type(conv) is nn.Conv2d and conv.bias is None
+        through = convolve(x, conv.weight, conv.stride[0], int(conv.padding[0])) if plain else conv(x)
+        return norm.normalise_and_add(through, shortcut, relu=relu)
+    # A teacher's: its norm is folded, and no gradient is needed.
+    if isinstance(conv, nn.Conv2d) and conv.bias is not None and x.is_cuda and not torch.is_grad_enabled():
+        kernels = _thin_kernels(x, conv.weight) if conv.stride == conv.padding == (1, 1) else None
+        if kernels is not None and conv.weight.dtype is torch.bfloat16:
+            found: Tensor = kernels.convolve_thin_and_add(x, conv.weight, conv.bias, shortcut, relu=relu)
+            return found
+        aligned = conv.in_channels % 8 == 0 and x.dtype is conv.weight.dtype is torch.bfloat16  # as cuDNN wants it
         if relu and aligned and not torch.are_deterministic_algorithms_enabled():
             shape = conv.stride, conv.padding, conv.dilation, conv.groups
             if shortcut is None:
@@ -133,31 +133,18 @@ def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
     """A convolution without bias, by poise's own kernels where they are faster than cuDNN's."""
-    kernels = _kernels(x.device) if stride == padding == 1 and _is_thin(weight, x) else None
+    kernels = _thin_kernels(x, weight) if x.is_cuda and stride == padding == 1 else None
     if kernels is None:
         return nn.functional.conv2d(x, weight, None, stride, padding)
     found: Tensor = kernels.convolve_thin(x, weight.to(x.dtype))
     return found
 
 
-def _apply_convolution(conv: nn.Module, x: Tensor) -> Tensor:
-    if type(conv) is nn.Conv2d and conv.bias is None:
-        return convolve(x, conv.weight, conv.stride[0], int(conv.padding[0]))
-    found: Tensor = conv(x)
-    return found
-
-
-def _is_thin(weight: Tensor, x: Tensor) -> bool:
-    """Whether it is one of the thin 3×3 convolutions for which poise has kernels of its own."""
+def _thin_kernels(x: Tensor, weight: Tensor) -> ModuleType | None:
+    """Poise's own kernels, if it is one of the thin 3×3 convolutions on a GPU that they are for."""
     out, into, *size = weight.shape
     thin = out == into and size == [3, 3] and x.shape[2] * x.shape[3] <= THIN.get(out, 0)
-    fits = thin and x.numel() < INDEX_LIMIT
-    return fits and x.is_cuda and x.dtype is torch.bfloat16
-
-
-def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:
-    same = x.dtype is conv.weight.dtype is torch.bfloat16
-    return same and x.is_cuda and not torch.is_grad_enabled()
+    return _kernels(x.device) if thin and x.numel() < INDEX_LIMIT and x.dtype is torch.bfloat16 else None
 
 
 def _add_shortcut(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
@@ -212,6 +199,22 @@ class ResNet(Backbone):
             x = self.level(number, x)
             maps.append(x)
         return Features(x.mean(dim=(2, 3)), tuple(maps))
+
+    def fold(self) -> None:
+        """Fold its norms, for inference alone; those that are folded already stay as they are."""
+        for module in list(self.modules()):
+            if isinstance(module, Block):
+                module.conv1, module.bn1 = _fold(module.conv1, module.bn1)
+                module.conv2, module.bn2 = _fold(module.conv2, module.bn2)
+            elif isinstance(module, nn.Sequential):
+                for index in range(len(module) - 1):
+                    module[index], module[index + 1] = _fold(module[index], module[index + 1])
+
+
+def _fold(conv: nn.Module, norm: nn.Module) -> tuple[nn.Module, nn.Module]:
+    if not isinstance(conv, nn.Conv2d) or not isinstance(norm, nn.BatchNorm2d):
+        return conv, norm
+    return fuse_conv_bn_eval(conv, norm), nn.Identity()
 
 
 def cifar_resnet(

@@ -18,9 +18,8 @@ from poise.actions import Action
 from poise.data import Draws, Feed
 from poise.nets import Model
 from poise.training.context import LocalPhase
-from poise.training.optimiser import Optimiser, forget, kept_tensors
-from poise.training.ranks import Share
-from poise.training.step import Runner, Step
+from poise.training.optimiser import Optimiser
+from poise.training.step import EagerRunner, Step
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 SCARCE = 0.25  # where less of the device's memory than this share is free, what torch keeps is returned to it first
@@ -96,19 +95,11 @@ class CapturedRunner:
         self._values = torch.empty(0)
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of a step's values."""
-        return self._step.names
-
-    @property
-    def usual(self) -> int:
-        """The size of all batches but the last one."""
-        start, stop = self._bounds[0]
-        return stop - start
-
     def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
-        """Replay all steps, yielding after each stretch."""
+        """Replay the steps of an epoch, yielding the values [steps, names] of each stretch of them.
+
+        Networks that draw random numbers themselves, for which `noise` is, are never captured.
+        """
         if not self._graphs:
             self._capture()
         self._order.copy_(order)
@@ -130,16 +121,18 @@ class CapturedRunner:
 
     def _capture(self) -> None:
         """One graph for every batch size, largest first, sharing one pool: they never run at the same time."""
-        kept = self._snapshot()
+        tensors = [*self._step.model.changing().values(), *self._step.optimiser.tensors()]
+        before = [tensor.clone() for tensor in tensors]
+        usual = self._bounds[0][1] - self._bounds[0][0]  # the size of all batches but the last one
         sizes = sorted({stop - start for start, stop in self._bounds}, reverse=True)
         side = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream(self._feed.device))
         with torch.cuda.stream(side):
             for size in sizes:
                 kind = self._kind(size)
-                if kind not in _WARM.steps or size in (sizes[0], self.usual):
+                if kind not in _WARM.steps or size in (sizes[0], usual):
                     self._position.zero_()
-                    with _searching(size == self.usual):
+                    with _searching(size == usual):
                         found = self._train_batch(size)
                 _WARM.steps.add(kind)
         self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
@@ -147,12 +140,13 @@ class CapturedRunner:
         for size in sizes:
             self._step.optimiser.zero_grad()
             graph = torch.cuda.CUDAGraph()
-            with _searching(size == self.usual), _recording(graph, pool, side):
+            with _searching(size == usual), _recording(graph, pool, side):
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
         torch.cuda.current_stream(self._feed.device).wait_stream(side)
-        self._restore(kept)
+        for tensor, value in zip(tensors, before, strict=True):
+            tensor.copy_(value)
         self._graphs = graphs  # all of them, or none
 
     def _kind(self, size: int) -> int:
@@ -194,19 +188,9 @@ class CapturedRunner:
             pixels = self._slot[: stop - start]
         else:
             pixels = self._feed.gather(picks[start:stop], draws.crops(self._feed.shape[1:]))
-        values = self._step(pixels, labels[start:stop], draws, Share(labels, weight))
+        values = self._step(pixels, labels[start:stop], draws, labels, weight)
         self._position += size
         return values
-
-    def _tensors(self) -> list[Tensor]:
-        return [*self._step.model.changing().values(), *kept_tensors(self._step.optimiser)]
-
-    def _snapshot(self) -> list[Tensor]:
-        return [tensor.clone() for tensor in self._tensors()]
-
-    def _restore(self, kept: list[Tensor]) -> None:
-        for tensor, before in zip(self._tensors(), kept, strict=True):
-            tensor.copy_(before)
 
 
 # What is kept for the next training -----------------------------------------------------------------------------------
@@ -214,15 +198,19 @@ class CapturedRunner:
 
 @dataclass
 class Engine:
-    """What trains one stage: its images, the bounds of their batches, an optimiser, a step, and what runs the steps."""
+    """What trains one stage: its images, the bounds of their batches, an optimiser, a step, and what runs the steps.
+
+    `ratios` are the learning rates of parts of the network as multiples of the others'.
+    """
 
     feed: Feed
     bounds: list[tuple[int, int]]
     optimiser: Optimiser
+    ratios: dict[str, float]
     step: Step
-    runner: Runner
+    runner: EagerRunner | CapturedRunner
 
-    def restart(self, action: Action, feed: Feed, teacher: Model | None) -> None:
+    def restart(self, action: Action, feed: Feed, teacher: Model | None, ratios: dict[str, float]) -> None:
         """Begin again, with another action, other images and another teacher of these shapes, and no momentum.
 
         Everything is replaced in place, for a captured step keeps reading from where it was captured.
@@ -232,7 +220,8 @@ class Engine:
         if teacher is not None and self.step.teacher is not None and teacher is not self.step.teacher:
             self.step.teacher.load_state_dict(teacher.state_dict())
         self.step.weigh(action, self.feed.labels)
-        forget(self.optimiser)
+        self.ratios = ratios
+        self.optimiser.forget()
 
 
 @dataclass

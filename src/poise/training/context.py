@@ -8,7 +8,6 @@ judges runs as ever, on a model that has only its head.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -32,6 +31,9 @@ from poise.nets import Features, Model, own_draws, torch_generator
 from poise.training.device import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
 from poise.training.schedule import Schedule
+
+#: Weights can be finite and so large that features, or what a method computes of them, are not.
+TOO_LARGE = "the features of the trained model are not finite, or too large; lower the learning rate"
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,9 @@ class PhaseContext:
 
     def grow_model(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
-        model = self._expand_once(new.shape).copy() if self.growth.old and self.growth.new else self.model.copy()
-        with self._own_draws("head"):
+        expands = self.method.expands and self.growth.old and self.growth.new
+        model = (self._expand_once(new.shape) if expands else self.model).copy()
+        with own_draws(torch_generator(self.seed, "layers", self.phase, "head")):
             self.method.grow(model, self.growth_inputs(new, "head"))
         return model.placed(self.backend.device)
 
@@ -76,14 +79,10 @@ class PhaseContext:
         """The model on the network of this phase. Made once: what the method freezes in it is shared by all copies."""
         if not self._expanded:
             model = self.model.copy()
-            with self._own_draws("network"):
+            with own_draws(torch_generator(self.seed, "layers", self.phase, "network")):
                 model.expand(lambda before: self.method.expanded(before, self.growth), self.growth, shape)
             self._expanded.append(model.placed(self.backend.device))
         return self._expanded[0]
-
-    def _own_draws(self, purpose: str) -> AbstractContextManager[None]:
-        """Where layers that a method adds draw their first values from."""
-        return own_draws(torch_generator(self.seed, "layers", self.phase, purpose))
 
     def growth_inputs(self, new: ImageSet, purpose: str, *address: int | str) -> GrowthInputs:
         """What a method may use to grow a model: counts, a source of initial values, and features of the new images."""
@@ -274,7 +273,7 @@ def keep_memory(
     candidates = ImageSet.joined([kept.exemplars.of_labels(arrived), new])
     features = evaluator.extract(model, candidates).features
     if not bool(torch.isfinite(features).all()):
-        raise Diverged("the features of the trained model are not finite; lower the learning rate")
+        raise Diverged(TOO_LARGE)
     if reserve is None:
         reserve = kept.reserve.select(torch.empty(0, dtype=torch.long))
     return kept.updated(candidates, features, reserve, quota, reserved)

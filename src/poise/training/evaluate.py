@@ -54,16 +54,11 @@ class Evaluator:
         training = model.training
         model.eval()
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
-        size = batch_size(GPU_BATCH if on_gpu else cpu_batch(*store.shape[1:]), *store.shape[1:])
+        size = batch_size(*store.shape[1:], on_gpu=on_gpu)
         world, starts = self.backend.world, range(0, len(store), size)
-        stretches = world.stretches(len(starts))
-        found = Extracted(
-            *(
-                torch.empty(len(store), count, dtype=torch.float32, device=device)
-                for count in (model.head.width, model.head.classes)
-            )
-        )
-        for start in starts[slice(*stretches[world.rank])]:
+        features = torch.empty(len(store), model.head.width, dtype=torch.float32, device=device)
+        logits = torch.empty(len(store), model.head.classes, dtype=torch.float32, device=device)
+        for start in starts[slice(*world.stretch(len(starts), world.rank))]:
             part = store.part(start, start + size).to(device)
             if mirrored:
                 part = mirror(part)
@@ -71,13 +66,12 @@ class Evaluator:
             plain = plain.contiguous(memory_format=torch.channels_last)
             with self.backend.autocast, addressed_draws(model, start, device):
                 output = model(plain)
-            for whole, values in zip(found, (output.features, output.logits), strict=True):
-                whole[start : start + len(part)] = values[: len(part)]
+            features[start : start + len(part)] = output.features[: len(part)]
+            logits[start : start + len(part)] = output.logits[: len(part)]
         model.train(training)
-        rows = [(first * size, min(last * size, len(store))) for first, last in stretches]
-        for whole in found:  # each rank has its own rows: all of them, in the order of one process
-            world.complete_(whole, rows)
-        return found
+        world.complete_(features, size)  # each rank has its own rows: all of them, in the order of one process
+        world.complete_(logits, size)
+        return Extracted(features, logits)
 
     def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
         """The unit mean feature of every class, from its exemplars under the present model.
@@ -110,23 +104,17 @@ def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
     return {"fc": found.logits, "ncm": normalize(found.features) @ means.T}
 
 
-def batch_size(most: int, height: int, width: int) -> int:
-    """How many images are looked at at a time: `most` small ones, of large ones a smaller power of two.
+def batch_size(height: int, width: int, *, on_gpu: bool) -> int:
+    """How many images of this size are looked at at a time, if memory suffices: on a GPU a power of two.
 
-    >>> batch_size(2048, 32, 32), batch_size(2048, 224, 224)
-    (2048, 64)
+    >>> [batch_size(side, side, on_gpu=True) for side in (32, 224)]
+    [2048, 64]
+    >>> [batch_size(side, side, on_gpu=False) for side in (8, 32, 224)]
+    [512, 128, 32]
     """
-    fitting = max(1, PIXELS // (height * width))
-    return min(most, 1 << (fitting.bit_length() - 1))
-
-
-def cpu_batch(height: int, width: int) -> int:
-    """How many images of this size a CPU looks at at a time, if memory suffices.
-
-    >>> cpu_batch(8, 8), cpu_batch(32, 32), cpu_batch(224, 224)
-    (512, 128, 32)
-    """
-    return min(BATCH, max(FAST_BATCH, FAST_PIXELS // (height * width)))
+    pixels = height * width
+    most = GPU_BATCH if on_gpu else min(BATCH, max(FAST_BATCH, FAST_PIXELS // pixels))
+    return min(most, 1 << (max(1, PIXELS // pixels).bit_length() - 1))
 
 
 def pad_to_power_of_two(pixels: Tensor) -> Tensor:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Never, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -102,18 +102,13 @@ class Lane:
             self._kept[shape] = kept
         return made
 
-    def turn(self, work: Work[T]) -> None:
-        """Let a piece of work continue here for a moment; raises `StopIteration` with its result when it ends."""
-        with torch.cuda.stream(self.backend.lane):
-            try:
-                next(work)
-            except StopIteration:
-                self.backend.synchronise()  # its result may be used on other lanes
-                raise
-
 
 Job = Callable[[Lane], Work[T]]  # starts, or starts again, a piece of work on a lane
 Active = dict[int, tuple[Lane, Work[T]]]  # by their places, the jobs at work
+
+
+def _raise_again(place: int, error: Exception) -> Never:
+    raise error
 
 
 class Lanes:
@@ -149,7 +144,7 @@ class Lanes:
         admits: Callable[[], bool] = lambda: True,
         ready: Callable[[int], bool] = lambda place: True,
         waits: Callable[[int], None] = lambda place: None,
-        too_large: Callable[[int, Exception], T] | None = None,
+        too_large: Callable[[int, Exception], T] = _raise_again,
     ) -> Generator[list[T], None, None]:
         """Run all jobs, taking turns; after every round those results that became known, in the order of asking.
 
@@ -164,18 +159,30 @@ class Lanes:
         results: dict[int, T] = {}
         try:
             while active or waiting:
-                may_start = admits()
-                while may_start and waiting and len(active) < len(self):
-                    place = next(filter(ready, waiting), None if active else waiting[0])
-                    if place is None:
-                        break
-                    waiting.remove(place)
-                    lane = self._idle_lane(active)
-                    active[place] = lane, jobs[place](lane)
+                if admits():
+                    self._start(active, waiting, jobs, ready)
                 if not active:
                     break
-                failed = self._take_turns(active, results, too_large)
-                if failed is not None:  # outside of a handler, which would keep the failed training alive
+                failed, sharers = None, _SHARERS.set(_SHARERS.get() * len(active))
+                try:
+                    for place, (lane, work) in list(active.items()):
+                        try:
+                            with torch.cuda.stream(lane.backend.lane):
+                                next(work)
+                        except StopIteration as end:
+                            lane.backend.synchronise()  # its result may be used on other lanes
+                            results[place] = end.value
+                            del active[place]
+                        except (torch.cuda.OutOfMemoryError, OutOfMemory) as error:
+                            del active[place]
+                            if active or len(self._lanes) > 1:
+                                failed = place
+                                break
+                            results[place] = too_large(place, error)
+                finally:
+                    _SHARERS.reset(sharers)
+                del lane, work  # nothing may keep a failed training alive, nor what was captured for it
+                if failed is not None:
                     waits(failed)
                     waiting.appendleft(failed)
                     self._halve(active)
@@ -187,6 +194,18 @@ class Lanes:
         finally:
             for _, work in active.values():
                 work.close()
+
+    def _start(
+        self, active: Active[T], waiting: deque[int], jobs: Sequence[Job[T]], ready: Callable[[int], bool]
+    ) -> None:
+        """Start jobs that wait and are ready on lanes that are free; the first one where nothing else is at work."""
+        while waiting and len(active) < len(self):
+            place = next(filter(ready, waiting), None if active else waiting[0])
+            if place is None:
+                break
+            waiting.remove(place)
+            lane = self._idle_lane(active)
+            active[place] = lane, jobs[place](lane)
 
     def keep(self, busy: Sequence[Lane] = ()) -> None:
         """Give back every other lane, with all that was captured there."""
@@ -206,31 +225,6 @@ class Lanes:
             stream = torch.cuda.Stream(self.backend.device)  # type: ignore[no-untyped-call]
         self._lanes.append(Lane(replace(self.backend, lane=stream)))
         return self._lanes[-1]
-
-    def _take_turns(
-        self, active: Active[T], results: dict[int, T], too_large: Callable[[int, Exception], T] | None
-    ) -> int | None:
-        """A turn for every job; ends at the first one that found no memory and is to wait: that one's place."""
-        sharers = _SHARERS.set(_SHARERS.get() * len(active))
-        try:
-            for place in list(active):
-                lane, work = active[place]
-                try:
-                    lane.turn(work)
-                    continue
-                except StopIteration as end:
-                    results[place] = end.value
-                except (torch.cuda.OutOfMemoryError, OutOfMemory) as error:
-                    if len(active) > 1 or len(self._lanes) > 1:
-                        del active[place]
-                        return place
-                    if too_large is None:
-                        raise
-                    results[place] = too_large(place, error)
-                del active[place], work
-            return None
-        finally:
-            _SHARERS.reset(sharers)
 
     def _halve(self, active: Active[T]) -> None:
         """Half as many from now on; the lanes on which nothing runs any more are given back."""
@@ -286,16 +280,10 @@ class LocalExecutor:
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
         """Taking turns, as many at once as there are lanes."""
-
-        def too_large(place: int, error: Exception) -> R:
-            return bench.failed(attempts[place], error)
-
-        def waits(place: int) -> None:
-            bench.waits(attempts[place])
-
-        jobs = [partial(bench.work, attempt) for attempt in attempts]
-
-        def ready(place: int) -> bool:
-            return self.ready(attempts[place])
-
-        return self.lanes.run(jobs, admits=self.admits, ready=ready, waits=waits, too_large=too_large)
+        return self.lanes.run(
+            [partial(bench.work, attempt) for attempt in attempts],
+            admits=self.admits,
+            ready=lambda place: self.ready(attempts[place]),
+            waits=lambda place: bench.waits(attempts[place]),
+            too_large=lambda place, error: bench.failed(attempts[place], error),
+        )

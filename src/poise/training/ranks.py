@@ -14,8 +14,6 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
@@ -41,14 +39,6 @@ class Slice(NamedTuple):
 
     start: int
     stop: int
-    weight: float
-
-
-@dataclass(frozen=True)
-class Share:
-    """What a step must know of the whole batch: the labels of all of its images, and what this rank's means weigh."""
-
-    labels: Tensor
     weight: float
 
 
@@ -104,8 +94,12 @@ class World:
         count = stop - start
         if count < LEAST_PART * self.size:
             return Slice(start, stop, float(self.leads))
-        first, last = (start + place * count // self.size for place in (self.rank, self.rank + 1))
-        return Slice(first, last, (last - first) / count)
+        first, last = self.stretch(count, self.rank)
+        return Slice(start + first, start + last, (last - first) / count)
+
+    def stretch(self, count: int, rank: int) -> tuple[int, int]:
+        """Which of `count` things, one after the other, are a rank's: from where up to where."""
+        return rank * count // self.size, (rank + 1) * count // self.size
 
     # What is exchanged ------------------------------------------------------------------------------------------
 
@@ -124,20 +118,16 @@ class World:
                 for each, part in zip(group, parts, strict=True):
                     each.copy_(part.view(each.shape))
 
-    def stretches(self, count: int) -> list[tuple[int, int]]:
-        """Which of `count` pieces of work each rank does: from where up to where."""
-        ends = [rank * count // self.size for rank in range(self.size + 1)]
-        return list(pairwise(ends))
-
-    def complete_(self, rows: Tensor, bounds: Sequence[tuple[int, int]]) -> None:
-        """Fill in the rows that other ranks computed; `bounds` says from where to where each rank did."""
-        for rank, (start, stop) in enumerate(bounds):
-            if self.joined and start < stop:
+    def complete_(self, rows: Tensor, size: int) -> None:
+        """Fill in the rows that other ranks computed: of the pieces of `size` rows, each rank had its `stretch`."""
+        for rank in range(self.size) if self.joined else ():
+            first, last = self.stretch(-(-len(rows) // size), rank)
+            if first < last:
                 with _exchanging():
-                    dist.broadcast(rows[start:stop], rank)
+                    dist.broadcast(rows[first * size : last * size], rank)
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes; the others make nothing and are handed it."""
+        """What rank 0 makes; the other ranks make nothing and are handed it."""
         if not self.joined:
             return make()
         found: list[Any] = [make() if self.leads else None]

@@ -42,13 +42,15 @@ class Schedule(ScheduleKeys):
         paced = min(2.0, math.sqrt(self.images / max(images, 1))) * self.epochs
         return self.lasting(max(paced, min(self.epochs, 30)))
 
-    def rate(self, stage: Stage, epoch: int, epochs: int, start: float) -> float:
-        """The learning rate in `epoch` (from 0) of `epochs` of a stage that starts at `start`.
+    def rate(self, stage: Stage, epoch: int, epochs: int, lr: float) -> float:
+        """The learning rate in `epoch` (from 0) of `epochs` of a stage, which starts at `lr` or at its own.
 
         >>> rates = Schedule(decay="cosine", warmup=0.2)
         >>> [round(rates.rate(Stage(), epoch, 10, 1.0), 2) for epoch in (0, 1, 2, 9)]
         [0.33, 0.65, 0.9, 0.02]
         """
-        shaped = replace(stage, milestones=(), cosine=True) if self.decay == "cosine" else self.apply_to(stage)
+        if self.decay == "cosine":
+            stage = replace(stage, milestones=(), cosine=True)
         rising = ceiling(self.warmup * epochs)
-        return shaped.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))
+        start = lr if stage.lr is None else stage.lr
+        return stage.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +19,7 @@ from poise.nets import FULL, Model, Output
 from poise.training.context import PhaseContext
 from poise.training.device import addressed_draws
 from poise.training.optimiser import Optimiser
-from poise.training.ranks import Reduction, Share
+from poise.training.ranks import Reduction
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +43,27 @@ class Objective:
     weights: Mapping[str, Tensor | float]
     prior: Tensor | None = None
     class_values: Tensor | None = None
+
+    def count_images(self, action: Action, labels: Tensor, classes: int) -> None:
+        """Set what depends on how many images of each class are trained on, in place where it was set before.
+
+        The prior is τ · log(k / k_max): k of these images belong to the class, τ is the action's adjustment (Menon et
+        al. 2021). The training accounts for the counts by itself then, and the logits without it do not prefer what
+        came in numbers.
+        """
+        counts = torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
+        prior = None
+        if "adjustment" in action:
+            prior = action.adjustment * torch.log(counts.to(FULL) / counts.max())
+        values = self.method.class_values(self.stage, action, counts, self.growth)
+        if self.prior is None or prior is None:
+            self.prior = prior
+        else:  # a captured step reads it where it is
+            self.prior.copy_(prior)
+        if self.class_values is None or values is None:
+            self.class_values = values
+        else:
+            self.class_values.copy_(values)
 
 
 def weighted_loss(
@@ -84,12 +104,9 @@ class Step:
         stage: Stage,
     ) -> None:
         self.context, self.model, self.teacher, self.stage, self.optimiser = context, model, teacher, stage, optimiser
-        self.weights = {
-            name: torch.zeros((), dtype=FULL, device=context.backend.device) for name in action if is_weight(name)
-        }
+        device = context.backend.device
+        self.weights = {name: torch.zeros((), dtype=FULL, device=device) for name in action if is_weight(name)}
         self.objective = Objective(context.method.configured_for(action), stage, context.growth, self.weights)
-        if "adjustment" in action:
-            self.objective.prior = torch.zeros(model.head.classes, dtype=FULL, device=context.backend.device)
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._reduction = Reduction(context.backend.world)
@@ -101,31 +118,28 @@ class Step:
         """
         for name, weight in self.weights.items():
             weight.fill_(action.weight(name))
-        objective = self.objective
-        if objective.prior is not None:
-            objective.prior.copy_(prior(action, labels, len(objective.prior)))
-        values = class_values(objective.method, self.stage, action, labels, self.model, objective.growth)
-        if values is not None and objective.class_values is not None:
-            objective.class_values.copy_(values)
-        else:
-            objective.class_values = values
+        self.objective.count_images(action, labels, self.model.head.classes)
 
-    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, share: Share) -> Tensor:
-        """Train on a batch of uint8 images, or a rank's share of one; returns the loss and every term (see `names`)."""
+    def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, batch_labels: Tensor, weight: float) -> Tensor:
+        """Train on a batch of uint8 images; returns the loss and every term (see `names`).
+
+        On several ranks they are a part of the batch, which has these `batch_labels`, and its means count with this
+        `weight` in the sum.
+        """
         images = self.context.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
         with self.context.backend.autocast:
             student = self.model(images)
             with torch.no_grad():
                 teacher = self.teacher(images) if self.teacher is not None else None
-        total, terms = weighted_loss(self.objective, student, teacher, labels, share.labels)
+        total, terms = weighted_loss(self.objective, student, teacher, labels, batch_labels)
         if not self.names:
             check_gradient(self.objective.method, terms, total)
             say_unmatched(self.objective.method, self.weights, terms, self.context.growth)
         self.optimiser.zero_grad()
-        (total if share.weight == 1 else share.weight * total).backward()  # type: ignore[no-untyped-call]
+        (total if weight == 1 else weight * total).backward()  # type: ignore[no-untyped-call]
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
-        trained = [parameter for group in self.optimiser.param_groups for parameter in group["params"]]
-        values = self._reduction.add_up(values, share.weight, trained, moving_statistics(self.model))
+        trained = list(self.optimiser.state)
+        values = self._reduction.add_up(values, weight, trained, moving_statistics(self.model))
         if self.stage.clamp is not None:
             nn.utils.clip_grad_value_(trained, self.stage.clamp)
         self.optimiser.step()
@@ -140,67 +154,28 @@ def moving_statistics(model: Model) -> list[Tensor]:
     return [value for value in found if value is not None]
 
 
-def prior(action: Action, labels: Tensor, classes: int) -> Tensor:
-    """What is added to the logits of each class where they are compared with labels: τ · log(k / k_max).
-
-    k is how many of the images that are trained on belong to the class, τ the action's adjustment (Menon et al. 2021).
-    The training accounts for the counts by itself then, and the logits without it do not prefer what came in numbers.
-    """
-    counts = class_counts(labels, classes).to(FULL)
-    return action.adjustment * torch.log(counts / counts.max())
-
-
-def class_counts(labels: Tensor, classes: int) -> Tensor:
-    """How many of the images that are trained on belong to each class, at least 1."""
-    return torch.bincount(labels, minlength=classes)[:classes].clamp(min=1)
-
-
-def class_values(
-    method: Method, stage: Stage, action: Action, labels: Tensor, model: Model, growth: Growth
-) -> Tensor | None:
-    """What the method computes for each class from the labels of all images that are trained on."""
-    return method.class_values(stage, action, class_counts(labels, model.head.classes), growth)
-
-
-class Runner(Protocol):
-    """Runs the steps of an epoch, a few at a time."""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of a step's values, known after the first step."""
-
-    def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
-        """Run all steps; yields the values [steps, names] of each stretch of steps.
-
-        `noise` is the address of this epoch, for networks that draw random numbers themselves.
-        """
-
-
 class EagerRunner:
     """The reference: one step after the other, wherever the images live."""
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
         self._step, self._feed, self._bounds = step, feed, bounds
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of a step's values."""
-        return self._step.names
-
     def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
-        """Run all steps, yielding after each."""
-        world, crops = self._step.context.backend.world, draws.crops(self._feed.shape[1:])
-        draws = draws.to(self._feed.device)
-        parts = [world.part_of(*bounds) for bounds in self._bounds]
-        batches = self._feed.batches(order, [(part.start, part.stop) for part in parts], crops)
-        for whole, part, (pixels, labels) in zip(self._bounds, parts, batches, strict=True):
-            share = Share(labels if part[:2] == whole else self._labels_of(order[slice(*whole)]), part.weight)
-            with addressed_draws(self._step.model, noise + part.start, self._feed.device):
-                values = self._step(pixels, labels, draws.batch(part.start, part.stop), share)
-            yield values[None]
+        """Run the steps of an epoch, yielding the values [1, names] of each.
 
-    def _labels_of(self, picks: Tensor) -> Tensor:
-        return self._feed.labels.index_select(0, picks.to(self._feed.device))
+        `noise` is the address of this epoch, for networks that draw random numbers themselves.
+        """
+        feed, world, crops = self._feed, self._step.context.backend.world, draws.crops(self._feed.shape[1:])
+        draws = draws.to(feed.device)
+        parts = [world.part_of(*bounds) for bounds in self._bounds]
+        batches = feed.batches(order, [(part.start, part.stop) for part in parts], crops)
+        for bounds, part, (pixels, labels) in zip(self._bounds, parts, batches, strict=True):
+            whole = labels
+            if part[:2] != bounds:
+                whole = feed.labels.index_select(0, order[slice(*bounds)].to(feed.device))
+            with addressed_draws(self._step.model, noise + part.start, feed.device):
+                values = self._step(pixels, labels, draws.batch(part.start, part.stop), whole, part.weight)
+            yield values[None]
 
 
 # What a method returns as its terms -----------------------------------------------------------------------------------

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds
-from poise.errors import Diverged, Malformed
-from poise.methods import MODEL, PREVIOUS, Finished, Stage, TrainedPhase
+from poise.errors import Diverged
+from poise.methods import MODEL, PREVIOUS, Finished, Select, Stage, TrainedPhase
 from poise.nets import FULL, Backbone, Model, own_draws, torch_generator
 from poise.settings import ceiling
 from poise.training.capture import CapturedRunner, Engine, StepCache
-from poise.training.context import PhaseContext
+from poise.training.context import TOO_LARGE, PhaseContext
 from poise.training.device import draws_numbers
 from poise.training.events import EpochDone, Event, Progress, StageDone
-from poise.training.optimiser import make_optimiser, named_tensors, set_rate
+from poise.training.optimiser import Optimiser
 from poise.training.schedule import BALANCE
 from poise.training.step import EagerRunner, Step
 
@@ -109,16 +109,18 @@ class Trainer:
                     generator = torch_generator(self.context.seed, "renewed heads", *self._address(stage))
                     stage.prepare(self.students[stage.student], generator)
                 record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
-                for values in self._train_epoch(stage, engine, epochs):
+                rate = self.schedule.rate(stage, self.epoch, epochs, self.action.lr)
+                for values in self._train_epoch(stage, engine, rate):
                     record.append(values)
                     self._part += len(values) / len(engine.bounds)
                     detail = f"{stage.name} epoch {self.epoch + 1}/{epochs}"
                     yield Progress(self.context.phase, "training", self.done, self.planned, detail)
                 if stage.after is not None and self._after is not None:
-                    for _ in self._train_epoch(stage.after, self._after, epochs):
+                    falling = self.schedule.rate(stage.after, self.epoch, epochs, self.action.lr)
+                    for _ in self._train_epoch(stage.after, self._after, falling):
                         pass
                     self.students[stage.after.student].clamp_fusion()
-                rate, means = self._rate(stage, epochs), self._checked_means(record, engine.runner.names)
+                means = self._mean_values(record, engine.step.names)
                 self.epoch, self._part = self.epoch + 1, 0.0
                 loss = means.pop("loss")
                 yield EpochDone(self.context.phase, stage.name, self.epoch, epochs, rate, loss, means)
@@ -136,24 +138,18 @@ class Trainer:
         whole = stage.epochs(self.context.schedule.lasting(self.action.epochs).epochs)
         return max(epochs, ceiling(self._kept.begun.balance_length * whole))
 
-    def _rate(self, stage: Stage, epochs: int) -> float:
-        return self.schedule.rate(stage, self.epoch, epochs, self.action.lr if stage.lr is None else stage.lr)
-
     def _address(self, stage: Stage) -> tuple[int | str, ...]:
         """What tells the draws of a stage from those of others."""
         return (self.context.phase, stage.name, *self.address)
 
-    def _train_epoch(self, stage: Stage, engine: Engine, epochs: int) -> Iterator[Tensor]:
+    def _train_epoch(self, stage: Stage, engine: Engine, rate: float) -> Iterator[Tensor]:
         """The values of an epoch's steps, a few steps at a time."""
-        set_rate(engine.optimiser, self._rate(stage, epochs), self._ratios(stage))
+        engine.optimiser.set_rate(rate, engine.ratios)
         seed, address = self.context.seed, (self.context.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(engine.feed)))
         augmentation = engine.feed.draw(self.context.preprocessing.augmentation, order, generator)
         self._train_only(stage)
-        student = self.students[stage.student].train()
-        if not stage.moves_statistics or not self._backbone_learns:
-            student.backbone.eval()
         return engine.runner.epoch(order, augmentation, draws.key(seed, "noise", *address))
 
     def _conclude(self) -> None:
@@ -167,27 +163,30 @@ class Trainer:
             images, labels = self.feed.new_images()
             if not len(labels):  # in a trial of which all new images validate
                 return torch.empty(0, self.model.head.width, dtype=FULL, device=labels.device), labels
-            return context.evaluator.extract(self.model, images).features, labels
+            found = context.evaluator.extract(self.model, images).features
+            if not bool(torch.isfinite(found).all()):  # the last step moved weights, which nobody has looked at since
+                raise Diverged(TOO_LARGE)
+            return found, labels
 
         generator = torch_generator(context.seed, "conclude", context.phase, *self.address)
-        context.method.fit_head(self.model, TrainedPhase(context.growth, self.action, generator, features))
+        trained = TrainedPhase(context.growth, self.action, generator, features)
+        try:
+            context.method.fit_head(self.model, trained)
+        except torch.linalg.LinAlgError as error:  # of numbers that are finite and yet too large
+            raise Diverged(TOO_LARGE) from error
+        if not _is_finite(self.model):
+            raise Diverged(TOO_LARGE)
         self._equalise()
 
-    def _checked_means(self, record: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
+    def _mean_values(self, record: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
         """The mean loss and terms of an epoch; raises `Diverged` at the first bad step."""
         values = torch.cat(record).double().cpu()
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             raise self._divergence_at(int(bad[0]))
-        self._refuse_infinite(self.students[self.stages[self.stage].student], len(values) - 1)
+        if not _is_finite(self.students[self.stages[self.stage].student]):
+            raise self._divergence_at(len(values) - 1)
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)}
-
-    def _refuse_infinite(self, student: Model, step: int) -> None:
-        """Raise `Diverged` where a weight or statistic of the student is no number."""
-        state = [value for value in student.state_dict().values() if value.is_floating_point() and value.numel()]
-        lengths = torch.stack([length.float() for length in torch._foreach_norm(state, torch.inf)])
-        if not bool(torch.isfinite(lengths).all()):  # read back once: every look at a value waits for the device
-            raise self._divergence_at(step)
 
     def _divergence_at(self, step: int) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
@@ -223,8 +222,9 @@ class Trainer:
 
     def _equalise(self) -> None:
         """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
-        values = (value for model in self.students.values() for value in model.changing().values())
-        self.context.backend.world.equalise_(values)
+        if self.context.backend.world.joined:
+            for model in self.students.values():
+                self.context.backend.world.equalise_(model.changing().values())
 
     def _make_student(self, name: str) -> None:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
@@ -240,61 +240,58 @@ class Trainer:
     def _prepare_engine(self, stage: Stage, *, is_after: bool) -> Engine:
         """What is trained, on which images, by which optimiser; what an earlier training captured is used again."""
         self._train_only(stage)
-        feed, teacher = self._select_images(stage), self._stage_teacher(stage)
+        context, student = self.context, self.students[stage.student]
+        feed = self.feed if stage.select is None else self._select_images(stage.select, stage)
+        teacher = self.teacher if stage.teacher == PREVIOUS else None
+        if stage.teacher not in (None, PREVIOUS):
+            teacher = self.students[stage.teacher].teacher(context.backend.dtype)
+        parts: dict[str, Iterable[nn.Parameter]] = {}
+        ratios: dict[str, float] = {}  # the learning rates of these parts as multiples of the others'
+        if stage.trains == "all" and self.action.backbone_rate != 1:
+            parts[BACKBONE], ratios[BACKBONE] = student.backbone.parameters(), self.action.backbone_rate
+        if stage.trains == "all" and self.captures and context.growth.old:
+            parts[OLD_ROWS] = student.head.old_values()
+            ratios[OLD_ROWS] = float(context.trains_old_rows(self.action))
         engine = self._kept.engines.get((self.stage, is_after))
-        if engine is None or len(feed) != len(engine.feed):
-            engine = self._kept.engines[self.stage, is_after] = self._make_engine(stage, feed, teacher)
-        else:
-            engine.restart(self.action, feed, teacher)
-        return engine
-
-    def _make_engine(self, stage: Stage, feed: Feed, teacher: Model | None) -> Engine:
-        model, device = self.students[stage.student], self.context.backend.device
-        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        members = {BACKBONE: list(model.backbone.parameters()), OLD_ROWS: model.head.old_values()}
-        parts = {name: members[name] for name in self._ratios(stage)}
-        decay = self.schedule.weight_decay if stage.weight_decay is None else stage.weight_decay
-        schedule = self.schedule.replace(weight_decay=decay)
-        optimiser = make_optimiser(trained, schedule, self.action.lr, device, parts=parts)
-        step = Step(self.context, optimiser, model, teacher, self.action, feed.labels, stage)
+        if engine is not None and len(feed) == len(engine.feed):
+            engine.restart(self.action, feed, teacher, ratios)
+            return engine
+        optimiser = Optimiser(
+            [parameter for parameter in student.parameters() if parameter.requires_grad],
+            self.schedule,
+            self.action.lr,
+            context.backend.device,
+            weight_decay=stage.weight_decay,
+            parts=parts,
+        )
+        step = Step(context, optimiser, student, teacher, self.action, feed.labels, stage)
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
-        return Engine(feed, bounds, optimiser, step, runner(step, feed, bounds))
+        engine = Engine(feed, bounds, optimiser, ratios, step, runner(step, feed, bounds))
+        self._kept.engines[self.stage, is_after] = engine
+        return engine
 
     def _train_only(self, stage: Stage) -> None:
-        """Say what is trained. In a captured step old rows always are, where not at all with a rate of 0."""
+        """Set what of its student a stage trains, and which statistics move.
+
+        In a captured step old rows are always trained, where they are frozen with a rate of 0.
+        """
         old_rows = self.context.trains_old_rows(self.action) or stage.trains != "all" or self.captures
-        self.students[stage.student].train_only(stage.trains, old_rows=old_rows, backbone=self._backbone_learns)
+        learns = self.action.backbone_rate > 0  # if not at all, its statistics stay as they are, too
+        student = self.students[stage.student].train()
+        student.train_only(stage.trains, old_rows=old_rows, backbone=learns)
+        if not (stage.moves_statistics and learns):
+            student.backbone.eval()
 
-    def _ratios(self, stage: Stage) -> dict[str, float]:
-        """The learning rates of parts of the network as multiples of the others'."""
-        if stage.trains != "all":
-            return {}
-        ratios = {} if self.action.backbone_rate == 1 else {BACKBONE: self.action.backbone_rate}
-        if self.captures and self.context.growth.old:
-            ratios[OLD_ROWS] = float(self.context.trains_old_rows(self.action))
-        return ratios
-
-    @property
-    def _backbone_learns(self) -> bool:
-        """Whether the action lets the backbone learn at all; if not, its statistics stay as they are, too."""
-        return self.action.backbone_rate > 0
-
-    def _stage_teacher(self, stage: Stage) -> Model | None:
-        if stage.teacher is None or stage.teacher == PREVIOUS:
-            return self.teacher if stage.teacher else None
-        return self.students[stage.teacher].teacher(self.context.backend.dtype)
-
-    def _select_images(self, stage: Stage) -> Feed:
-        if stage.select is None:
-            return self.feed
+    def _select_images(self, select: Select, stage: Stage) -> Feed:
+        """The images that a stage is trained on: chosen once, when it begins."""
         if self._picks is None:
 
             def features() -> Tensor:
                 return self.context.evaluator.extract(self.model, self.feed.images()).features
 
             generator = draws.generator(self.context.seed, "balanced", *self._address(stage))
-            picks = self.context.backend.broadcast(stage.select(self.feed.labels, features, generator).cpu())
+            picks = self.context.backend.broadcast(select(self.feed.labels, features, generator).cpu())
             # a batch of two, for a single value has no batch statistics
             self._picks = (picks.repeat(2) if len(picks) == 1 else picks).to(self.feed.labels.device)
         return self.feed.select(self._picks)
@@ -302,18 +299,20 @@ class Trainer:
     # State ------------------------------------------------------------------------------------------------------------
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """A copy of everything that `restore` needs, after an epoch or a stage; refuses to save a diverged model."""
+        """A copy of what `restore` needs, after an epoch or a stage; refuses to save a diverged model.
+
+        Before the first epoch that is nothing: the model grows again as it did.
+        """
         assert not self._part, "a training is saved after an epoch, not in its middle"
-        for model in self.students.values():
-            self._refuse_infinite(model, 0)
-        tensors = {
-            f"student.{student}.{name}": value
-            for student, model in self.students.items()
-            for name, value in model.changing().items()
-        }
+        tensors: dict[str, Tensor] = {}
+        if self.stage or self.epoch:
+            for student, model in self.students.items():
+                if not _is_finite(model):
+                    raise self._divergence_at(0)
+                tensors |= {f"student.{student}.{name}": value for name, value in model.changing().items()}
         if self.epoch:
             for place, engine in self._engines():
-                for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
+                for kind, name, value in engine.optimiser.named(engine.step.model):
                     tensors[f"{kind}{place}.{name}"] = value
                 if (teacher := self._own_teacher(engine)) is not None:
                     tensors |= {f"teacher{place}.{name}": value for name, value in teacher.state_dict().items()}
@@ -323,24 +322,21 @@ class Trainer:
         return {name: value.clone() for name, value in tensors.items()}, position
 
     def restore(self, tensors: Mapping[str, Tensor], position: Mapping[str, Any]) -> None:
-        """Return to where `state` was called; the model must have grown already. Refuses that of another training."""
+        """Return to where `state` was called; the model must have grown already."""
         self.stage, self.epoch = position["stage"], position["epoch"]
-        if not 0 <= self.stage <= len(self.stages) or MODEL not in position["students"]:
-            raise Malformed("is not as poise writes it: it stands in a stage that this method does not have")
+        if not (self.stage or self.epoch):
+            return
         for student in sorted(position["students"]):
             if student not in self.students:
                 self._make_student(student)
             self.students[student].load_changing(store.under(f"student.{student}", tensors))
         if not self.epoch:
             return
-        stage = self.stages[self.stage]
-        picks = tensors.get("picks")
-        if self.epoch > self._length(stage) or (picks is not None and not _are_places(picks, len(self.feed))):
-            raise Malformed("is not as poise writes it: it stands in an epoch that this training does not have")
-        self._picks = None if picks is None else picks.to(self.feed.labels.device)
-        self._begin_stage(stage)
+        if "picks" in tensors:
+            self._picks = tensors["picks"].to(self.feed.labels.device)
+        self._begin_stage(self.stages[self.stage])
         for place, engine in self._engines():
-            for kind, name, value in named_tensors(engine.optimiser, engine.step.model):
+            for kind, name, value in engine.optimiser.named(engine.step.model):
                 value.copy_(tensors[f"{kind}{place}.{name}"])
             if (teacher := self._own_teacher(engine)) is not None:
                 teacher.load_state_dict(store.under(f"teacher{place}", tensors))
@@ -355,5 +351,8 @@ class Trainer:
         return engine.step.teacher if engine.step.teacher is not self.teacher else None
 
 
-def _are_places(picks: Tensor, images: int) -> bool:
-    return picks.dtype == torch.int64 and len(picks) > 0 and 0 <= int(picks.min()) <= int(picks.max()) < images
+def _is_finite(model: Model) -> bool:
+    """Whether all weights and statistics are numbers."""
+    state = [value for value in model.state_dict().values() if value.is_floating_point() and value.numel()]
+    lengths = torch.stack([length.float() for length in torch._foreach_norm(state, torch.inf)])
+    return bool(torch.isfinite(lengths).all())  # read back once: every look at a value waits for the device

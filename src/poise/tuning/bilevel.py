@@ -34,7 +34,7 @@ from poise.settings import Keys, Rate, key
 from poise.training import Event, PhaseContext, Progress, TuningDone
 from poise.training.device import addressed_draws
 from poise.training.evaluate import BATCH
-from poise.training.step import Objective, class_values, prior, weighted_loss
+from poise.training.step import Objective, weighted_loss
 from poise.tuning.environments import Environment, draw_local
 from poise.tuning.results import Chosen, HyperStep
 from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
@@ -226,15 +226,9 @@ class InnerProblem:
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
         method, growth = self._context.method.configured_for(action), self._context.growth
-        trained_on = self._feed.labels
-        objective = Objective(
-            method,
-            self._stage,
-            growth,
-            {name: hyper.get(name, action.weight(name)) for name in action if is_weight(name)},
-            prior(action, trained_on, self._model.head.classes) if "adjustment" in action else None,
-            class_values(method, self._stage, action, trained_on, self._model, growth),
-        )
+        weights = {name: hyper.get(name, action.weight(name)) for name in action if is_weight(name)}
+        objective = Objective(method, self._stage, growth, weights)
+        objective.count_images(action, self._feed.labels, self._model.head.classes)
         total, _ = weighted_loss(objective, student, teacher, labels, labels)
         parameters = [state[name] for name in self._trained]
         found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
