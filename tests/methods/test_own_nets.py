@@ -12,9 +12,9 @@ from poise.errors import UserError
 from .conftest import SETTINGS, learned
 
 REFUSED = {
-    "aanets": "two branches of one of poise's own networks; leave net out or name one",
-    "der": "several of poise's own networks side by side; leave net out or name one",
-    "foster": "several of poise's own networks side by side; leave net out or name one",
+    "aanets": "other networks of one of poise's own; leave net out or name one",
+    "der": "other networks of one of poise's own; leave net out or name one",
+    "foster": "other networks of one of poise's own; leave net out or name one",
     "podnet": "compares maps, but your net returns none",
 }
 

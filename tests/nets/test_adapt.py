@@ -306,7 +306,7 @@ class TestLearner:
     @pytest.mark.parametrize(
         ("net", "shape", "line"),
         [
-            ("timm:strict", (4, 32, 32, 3), "64×64 pixels, yours are 32×32"),
+            ("timm:strict", (4, 32, 32, 3), "expected 64×64"),
             ("timm:least", (4, 32, 32, 3), "at least 48×48 pixels, yours are 32×32; give image_size=48 or more"),
             (adapt(plain(Stem(1))), (4, 8, 8, 3), "1 channels, yours have 3"),
         ],

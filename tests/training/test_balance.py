@@ -249,15 +249,13 @@ class TestTrials:
     def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(
         self, balance: str, make_trials: Callable[[], Trials]
     ) -> None:
-        own, last = ICaRL.default_action, Trial(2, 0, 4, continues=1)
-        balanced = own.replace(balance=balance)
-        going, (plain,) = make_trials(), make_trials().run_all([Attempt(Trial(0, 0, 4), own, "fc", 4)])
-        going.run_all([Attempt(Trial(0, 0, 1), balanced, "fc", 4)])
-        going.run_all([Attempt(Trial(1, 0, 2, continues=0), balanced, "fc", 4)])
-        (continued,) = going.run_all([Attempt(last, balanced, "fc", 4)])
-        (scratch,) = make_trials().run_all([Attempt(last, balanced, "fc", 4)])
-        assert continued == scratch
-        assert [continued.witnessed[epoch] == plain.witnessed[epoch] for epoch in (1, 2, 4)] == [True, True, False]
+        own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2, continues=0), Trial(2, 0, 4, continues=1)]
+        balanced, going, plain = own.replace(balance=balance), make_trials(), make_trials()
+        found = [going.run_all([Attempt(trial, balanced, "fc", 4)])[0] for trial in rungs]
+        wanted = [plain.run_all([Attempt(trial, own, "fc", 4)])[0] for trial in rungs]
+        assert make_trials().run_all([Attempt(rungs[-1], balanced, "fc", 4)]) == found[-1:]
+        alike = [one.witnessed == other.witnessed for one, other in zip(found, wanted, strict=True)]
+        assert alike == [True, True, False]
 
 
 def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:

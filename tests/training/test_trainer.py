@@ -205,7 +205,8 @@ class TestWarmingUp:
     def test_sizes_networks_and_losses_do_not(self, make_trainer: Callable[..., Trainer]) -> None:
         known = [self.kind(make_trainer(), size) for size in (4, 3)]
         for frozen, deep in ((False, True), (True, False), (True, True)):
-            trainer = make_trainer(backbone_rate=0.0 if frozen else 1.0)
+            trainer = make_trainer()
+            trainer.action = Action(**trainer.action, backbone_rate=0.0 if frozen else 1.0)
             if deep:  # another network before the same head
                 trainer.model.backbone = build_backbone("resnet32", "lucir", 3, 0)
             known.append(self.kind(trainer))

@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from poise.errors import UserError
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, herd_evenly, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, herd_evenly, refuse_other_nets, register
 from poise.methods.lucir import Lucir
 from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet, ScaledHead
@@ -57,9 +57,8 @@ class AANets(Method):
         return Branches(backbone, self.alpha) if isinstance(backbone, ResNet) else backbone
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
-        """Grow as `base` does; refuse a network that cannot be split before anything is trained."""
-        if not isinstance(model.backbone, ResNet | Branches):
-            raise UserError(f"{self.name} makes two branches of one of poise's own networks; leave net out or name one")
+        """Grow as `base` does."""
+        refuse_other_nets(self, model)
         self.base.grow(model, inputs)
         restarts = self.settings["eta"] == "restarted" and len(model.growth_history) == 1
         if restarts and isinstance(model.head, ScaledHead):  # the branches are new

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.data import herd
 from poise.errors import UserError, check_number, suggestion
-from poise.nets import HEADS, Head, Model, Output, Part
+from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet
 from poise.settings import ceiling
 from poise.spaces import Named
 
@@ -44,8 +44,7 @@ class Growth:
         return self.trial_of or self
 
 
-@dataclass(frozen=True)
-class GrowthInputs:
+class GrowthInputs(NamedTuple):
     """What a method may use to grow the model: counts, a source of initial values, and features.
 
     `features()` gives the features of the new classes' training images under the model of the last
@@ -57,8 +56,7 @@ class GrowthInputs:
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
-@dataclass(frozen=True)
-class TrainedPhase:
+class TrainedPhase(NamedTuple):
     """What a method may use when a training is over: counts, the action, a source of draws, and features.
 
     `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
@@ -76,7 +74,6 @@ MODEL: Final = "model"
 #: The name of the model of the phase before, which every phase after the first has.
 PREVIOUS: Final = "previous"
 
-
 #: Places of images, from the labels of all of them, a way to compute their features under the phase's model, and a
 #: source of draws.
 Select = Callable[[Tensor, Callable[[], Tensor], np.random.Generator], Tensor]
@@ -84,7 +81,7 @@ Select = Callable[[Tensor, Callable[[], Tensor], np.random.Generator], Tensor]
 
 def herd_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.random.Generator) -> Tensor:
     """As many images of each class as the smallest one has, chosen by herding."""
-    ranks = herd(features(), labels, _smallest(labels))
+    ranks = herd(features(), labels, int(labels.unique(return_counts=True)[1].min()))
     return torch.cat([ranks[label] for label in sorted(ranks)])
 
 
@@ -92,12 +89,8 @@ def draw_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.ra
     """As many images of each class as the smallest one has, those that come first in a random order."""
     labels = labels.cpu()
     order = torch.from_numpy(generator.permutation(len(labels)))
-    count = _smallest(labels)
-    return torch.cat([order[labels[order] == label][:count] for label in torch.unique(labels)])
-
-
-def _smallest(labels: Tensor) -> int:
-    return int(torch.unique(labels, return_counts=True)[1].min())
+    classes, counts = labels.unique(return_counts=True)
+    return torch.cat([order[labels[order] == label][: int(counts.min())] for label in classes])
 
 
 @dataclass(frozen=True)
@@ -105,9 +98,9 @@ class Stage:
     """One stretch of training inside a phase.
 
     `share` is its length as a share of the phase's epochs; a stage whose part of the network is frozen for good is left
-    out. The learning rate starts at the action's (or at `lr`)
-    and is multiplied by `decay` at each of `milestones`, given as shares of the stage; with `cosine` it falls to 0
-    along half a wave besides. During the share `warmup` it rises to its start.
+    out. The learning rate starts at the action's (or at `lr`) and is multiplied by `decay` at each of `milestones`,
+    given as shares of the stage; with `cosine` it falls to 0 along half a wave besides. During the share `warmup` it
+    rises to its start.
 
     Attributes:
         clamp: the largest size of any single value of a gradient, if there is one.
@@ -299,6 +292,13 @@ class Method(ABC):
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The stages of a phase, in order."""
         return (Stage(),)
+
+
+def refuse_other_nets(method: Method, model: Model) -> None:
+    """Refuse a network that is none of poise's own, before anything is trained."""
+    if not isinstance(model.backbone, ResNet | Branches | Concatenated):
+        why = "makes other networks of one of poise's own; leave net out or name one"
+        raise UserError(f"{method.name} {why}")
 
 
 #: Every known method by its name; `register` adds one.

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.errors import UserError, check_number
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, register
+from poise.errors import check_number
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, refuse_other_nets, register
 from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet
 from poise.spaces import Named
 
@@ -61,10 +61,10 @@ class DER(Method):
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
-        check_number("option temperature", self.settings["temperature"], positive=True)
-        check_number("option first_share", self.settings["first_share"], positive=True)
-        check_number("option warmup", self.settings["warmup"], below=1)
-        check_number("option brightness", self.settings["brightness"], below=1)
+        for name in ("temperature", "first_share"):
+            check_number(f"option {name}", self.settings[name], positive=True)
+        for name in ("warmup", "brightness"):
+            check_number(f"option {name}", self.settings[name], below=1)
         self.brightness = float(self.settings["brightness"])
         self.balancing = replace(
             Method.balancing,
@@ -109,9 +109,3 @@ def renew_heads(model: Model, generator: torch.Generator) -> None:
     for head in (model.head, *(extra.head for extra in model.extras.values() if isinstance(extra, NewestHead))):
         if isinstance(head, RenewedHead) and head.new.requires_grad:
             head.renew(generator)
-
-
-def refuse_other_nets(method: Method, model: Model) -> None:
-    """Refuse a network that is none of poise's own, before anything is trained."""
-    if not isinstance(model.backbone, ResNet | Concatenated):
-        raise UserError(f"{method.name} puts several of poise's own networks side by side; leave net out or name one")

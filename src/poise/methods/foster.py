@@ -17,9 +17,10 @@ from poise.methods.base import (
     GrowthInputs,
     Method,
     Stage,
+    refuse_other_nets,
     register,
 )
-from poise.methods.der import AUXILIARY, refuse_other_nets
+from poise.methods.der import AUXILIARY
 from poise.nets import BoostedHead, Concatenated, Model, NewestHead, OldestHead, Output, ResNet
 from poise.spaces import Named
 

@@ -254,15 +254,16 @@ class RanPAC(FrozenMethod):
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Draw the projection, once; add rows."""
-        head = _ridge_head(model)
-        if not head.breadth:
+        assert isinstance(model.head, RidgeHead)
+        if not model.head.breadth:
             seed = torch.randint(2**62, (), generator=inputs.generator)
-            head.draw_projection(int(seed), breadth(head.width))
+            model.head.draw_projection(int(seed), breadth(model.head.width))
         super().grow(model, inputs)
 
     def fit_head(self, model: Model, trained: TrainedPhase) -> None:
         """Add the new images to the sums and solve for all rows anew."""
-        head, ridge = _ridge_head(model), trained.action.ridge
+        head, ridge = model.head, trained.action.ridge
+        assert isinstance(head, RidgeHead)
         features, labels = trained.features()
         if not ridge:
             head.held_out += head.held_out_errors(features, labels)
@@ -277,8 +278,3 @@ def breadth(width: int) -> int:
     [1000, 1536, 10000]
     """
     return min(10_000, max(1_000, 2 * width))
-
-
-def _ridge_head(model: Model) -> RidgeHead:
-    assert isinstance(model.head, RidgeHead)
-    return model.head

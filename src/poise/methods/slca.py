@@ -128,7 +128,8 @@ class SLCA(Method):
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Add rows, and room for the Gaussians of their classes."""
         super().grow(model, inputs)
-        _gaussian_head(model).remember(sum(inputs.growth))
+        assert isinstance(model.head, GaussianHead)
+        model.head.remember(sum(inputs.growth))
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Classification; the scores of old classes do not count for images of new ones."""
@@ -136,11 +137,10 @@ class SLCA(Method):
 
     def fit_head(self, model: Model, trained: TrainedPhase) -> None:
         """Remember the new classes' features; align the head on features of all classes."""
-        head = _gaussian_head(model)
-        features, labels = trained.features()
-        head.describe(features, labels)
+        assert isinstance(model.head, GaussianHead)
+        model.head.describe(*trained.features())
         if trained.growth.old:
-            align(head, trained.generator)
+            align(model.head, trained.generator)
 
 
 @torch.enable_grad()
@@ -148,22 +148,13 @@ def align(head: GaussianHead, generator: torch.Generator) -> None:
     """Train a head on features of all of its classes, drawn from their Gaussians."""
     trained: list[Tensor] = list(head.requires_grad_(True).parameters())
     momentum: list[Tensor | None] = [None for _ in trained]
+    options: dict[str, Any] = {"weight_decay": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False}
     for epoch in range(EPOCHS):
         rate = LR * (1 + math.cos(math.pi * epoch / EPOCHS)) / 2
         features, labels = head.draw(DRAWS, generator)
         order = torch.randperm(len(labels), generator=generator).to(labels.device)
         for picks in torch.split(order, BATCH):
             loss = losses.normalised_cross_entropy(head(features[picks])[1], labels[picks], TEMPERATURE)
-            _move(trained, list(torch.autograd.grad(loss, trained)), momentum, rate)
-
-
-@torch.no_grad()
-def _move(trained: list[Tensor], gradients: list[Tensor], momentum: list[Tensor | None], rate: float) -> None:
-    """A step of SGD; by torch's function, since its class loads a compiler that nobody needs."""
-    options: dict[str, Any] = {"weight_decay": 0.0, "dampening": 0.0, "nesterov": False, "maximize": False}
-    sgd(trained, gradients, momentum, lr=rate, momentum=MOMENTUM, **options)
-
-
-def _gaussian_head(model: Model) -> GaussianHead:
-    assert isinstance(model.head, GaussianHead)
-    return model.head
+            gradients = list(torch.autograd.grad(loss, trained))
+            with torch.no_grad():  # torch's function: its class loads a compiler that nobody needs
+                sgd(trained, gradients, momentum, lr=rate, momentum=MOMENTUM, **options)
