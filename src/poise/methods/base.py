@@ -81,7 +81,7 @@ Select = Callable[[Tensor, Callable[[], Tensor], np.random.Generator], Tensor]
 
 def herd_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.random.Generator) -> Tensor:
     """As many images of each class as the smallest one has, chosen by herding."""
-    ranks = herd(features(), labels, int(labels.unique(return_counts=True)[1].min()))
+    ranks = herd(features(), labels, int(torch.unique(labels, return_counts=True)[1].min()))
     return torch.cat([ranks[label] for label in sorted(ranks)])
 
 
@@ -89,7 +89,7 @@ def draw_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.ra
     """As many images of each class as the smallest one has, those that come first in a random order."""
     labels = labels.cpu()
     order = torch.from_numpy(generator.permutation(len(labels)))
-    classes, counts = labels.unique(return_counts=True)
+    classes, counts = torch.unique(labels, return_counts=True)
     return torch.cat([order[labels[order] == label][: int(counts.min())] for label in classes])
 
 

@@ -114,7 +114,8 @@ class NetInfo:
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> NetInfo:
         """What `as_json` gave."""
-        return cls(**{key: tuple(each) if isinstance(each, list) else each for key, each in values.items()})
+        known: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
+        return cls(**known)
 
 
 def net_info(backbone: nn.Module | None) -> NetInfo | None:

@@ -215,10 +215,9 @@ class Model(nn.Module):
 
     def teacher(self, dtype: torch.dtype = torch.float32) -> Model:
         """A frozen copy in eval mode; a network of poise's own has its norms folded, its weights in `dtype`."""
-        if not isinstance(self.backbone, Backbone):
-            copied = self.copy().eval()
-        else:
-            copied = copy_network(self).eval()
+        own = isinstance(self.backbone, Backbone)
+        copied = (copy_network(self) if own else self.copy()).eval()
+        if isinstance(copied.backbone, Backbone):
             copied.backbone.fold()
             copied.backbone.to(dtype)
         copied.extras = nn.ModuleDict()

@@ -113,8 +113,10 @@ class Block(nn.Module):
 def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""
     if isinstance(norm, BatchNorm) and norm.fuses:
-        plain = type(conv) is nn.Conv2d and conv.bias is None
-        through = convolve(x, conv.weight, conv.stride[0], int(conv.padding[0])) if plain else conv(x)
+        if type(conv) is nn.Conv2d and conv.bias is None:
+            through = convolve(x, conv.weight, conv.stride[0], int(conv.padding[0]))
+        else:
+            through = conv(x)
         return norm.normalise_and_add(through, shortcut, relu=relu)
     # A teacher's: its norm is folded, and no gradient is needed.
     if isinstance(conv, nn.Conv2d) and conv.bias is not None and x.is_cuda and not torch.is_grad_enabled():

@@ -118,8 +118,8 @@ class Optimiser:
                 )
             else:
                 momentum: list[Any] = [each["momentum_buffer"] for each in kept] if self._momentum else []
-                options = {"momentum": self._momentum, "dampening": 0.0, "nesterov": False}
-                sgd(trained, gradients, momentum, fused=self._on_gpu, **options, **common)
+                common |= {"momentum": self._momentum, "dampening": 0.0, "nesterov": False}
+                sgd(trained, gradients, momentum, fused=self._on_gpu, **common)
 
     def tensors(self) -> list[Tensor]:
         """All that it keeps besides the parameters."""

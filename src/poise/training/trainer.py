@@ -172,7 +172,7 @@ class Trainer:
         trained = TrainedPhase(context.growth, self.action, generator, features)
         try:
             context.method.fit_head(self.model, trained)
-        except torch.linalg.LinAlgError as error:  # of numbers that are finite and yet too large
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # finite numbers that are too large
             raise Diverged(TOO_LARGE) from error
         if not _is_finite(self.model):
             raise Diverged(TOO_LARGE)
