@@ -382,7 +382,7 @@ def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
 SERVER = """
 import importlib, json, os, sys
 import poise.cli
-import poise.cli.running, poise.runs.checks  # with torch
+import poise.runs.checks, poise.modelfile, poise.report  # with torch
 
 def watch(place, number, signum):
     module, *names, name = place.split(":")

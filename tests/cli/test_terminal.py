@@ -13,7 +13,7 @@ import termios
 
 import pytest
 
-from poise.runs import Lesson, ModelFile
+from poise.modelfile import Lesson, ModelFile
 
 from .samples import pictures
 

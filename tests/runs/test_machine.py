@@ -16,13 +16,12 @@ from typing import Any
 
 import pytest
 import torch
-from poise.runs.provenance import NUMERIC, commit, source_digest, versions, versions_of
 
 from poise import Learner, store
 from poise.methods import METHODS
 from poise.policies import POLICIES, PRESETS, Preset
 from poise.runs import Plan, Run, RunFolder
-from poise.runs.machine import describe_machine
+from poise.runs.machine import NUMERIC, commit, describe_machine, source_digest, versions, versions_of
 from poise.training import Backend, changed_switches, read_switches
 from poise.training.events import Progress
 

@@ -19,8 +19,8 @@ from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.errors import UserError
 from poise.learner import Learner
-from poise.report import look
-from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, predict_files, score_folder
+from poise.modelfile import predict_files, score_folder
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.runs.dryrun import describe_plan
 from poise.runs.plan import reopen
 from poise.runs.record import read_run

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 import torch
-from poise.runs.provenance import source_digest
 from torch._C._distributed_c10d import HashStore
 
 from poise.errors import UserError
 from poise.runs import Plan, open_ranks
+from poise.runs.machine import source_digest
 from poise.training import World
 
 

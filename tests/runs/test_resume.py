@@ -18,7 +18,7 @@ from poise import store
 from poise.errors import UserError
 from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, reopen
-from poise.runs.machine import threads_to_resume_with
+from poise.runs.machine import Machine
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -302,7 +302,7 @@ def test_no_more_threads_than_here_where_the_bytes_differ_anyway(
     folder = stopped_after(plan(), tmp_path / "run", 4)
     machine = json.loads(folder.machine.read_bytes())
     folder.machine.write_text(json.dumps({**machine, "threads": 64, **changed}))
-    assert threads_to_resume_with(folder.machine) == threads
+    assert Machine.read(folder.machine).threads_to_resume_with == threads
 
 
 # Refusals -----------------------------------------------------------------------------------------------------------
