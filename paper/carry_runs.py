@@ -32,8 +32,8 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from poise.errors import UserError, shown
-from poise.runfolder import CHECKPOINTS, CROSSVAL, JOURNAL, MACHINE, PHASE_0, RECIPE, REPORT, RESULT
 from poise.runs import RunFolder
+from poise.runs.folder import CHECKPOINTS, CROSSVAL, JOURNAL, MACHINE, PHASE_0, RECIPE, REPORT, RESULT
 from poise.words import counted, one_line
 
 MIB = 2**20

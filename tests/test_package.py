@@ -136,7 +136,7 @@ def test_the_version_is_in_one_place() -> None:
     number = re.escape(poise.__version__)
     sources = [*(ROOT / "src" / "poise").rglob("*.py"), ROOT / "pyproject.toml"]
     assigned = [path for path in sources if re.search(rf"version\S* *= *[\"']{number}[\"']", path.read_text("utf-8"))]
-    assert [path.name for path in assigned] == ["_version.py"]
+    assert [path.name for path in assigned] == ["__init__.py"]
     assert metadata.version("poise") == poise.__version__
     assert f"\n## [{poise.__version__}]" in (ROOT / "CHANGELOG.md").read_text("utf-8")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from poise._version import __version__
-
 if TYPE_CHECKING:
     from poise.actions import Action
     from poise.data import Augmentation, Budget, Preprocessing
@@ -23,6 +21,8 @@ __all__ = [
     "UserError",
     "__version__",
 ]
+
+__version__ = "0.1.0"
 
 #: Where each name is defined. It is imported when it is first asked for: torch, behind most of them, takes seconds.
 _HOMES = {

@@ -6,6 +6,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from typing import Final
 
 from rich.console import Console
@@ -32,7 +33,9 @@ class Display:
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
-        self.is_live = console.is_terminal or (console.is_jupyter and _has_widgets())
+        # In a notebook a bar moves only with its widgets.
+        with_widgets = console.is_jupyter and importlib.util.find_spec("ipywidgets") is not None
+        self.is_live = console.is_terminal or with_widgets
         words = Column(ratio=1, no_wrap=True, overflow="ellipsis")
         self._out = sys.stdout if console.is_jupyter else sys.stderr
         self._bars = Bars(
@@ -76,19 +79,9 @@ class Display:
             about = f", about {duration(left)} left" if left else ""
             self.say(f"  {words}, {100 * done / max(of, 1):.0f} % done{about}")
 
-    def remove(self, name: str) -> None:
-        """Take one bar away."""
-        if name in self._tasks:
-            self._bars.remove_task(self._tasks.pop(name))
-
     def close(self) -> None:
         """Take all bars away."""
         self._bars.stop()
-
-
-def _has_widgets() -> bool:
-    """Whether a notebook can show a bar that moves."""
-    return importlib.util.find_spec("ipywidgets") is not None
 
 
 class _Rate(ProgressColumn):
@@ -133,7 +126,7 @@ class Tally:
         return sum(of for _, of in self._parts.values())
 
 
-class PhaseDisplay:
+class PhaseDisplay(Display):
     """Shows the events of one learner: a line for each phase and its action, a bar over all of its work.
 
     `phases` says how many there are, if it is known; `opening` is printed once the work has begun: one that is refused
@@ -141,78 +134,56 @@ class PhaseDisplay:
     """
 
     def __init__(self, phases: int | None = None, opening: Sequence[str] = ()) -> None:
-        self._display, self.tally = Display(), Tally()
+        super().__init__()
+        self.tally = Tally()
         self._phases, self._opening = phases, list(opening)
 
     def event(self, event: Event) -> None:
-        """Something happened."""
+        """Show what happened."""
         while self._opening:
             self.say(self._opening.pop(0))
         for line in _lines_of(event, self._phases):
             self.say(line)
         self.tally.note(event)
         words = _words_of(event)
-        if self._display.is_live:
+        if self.is_live:
             words = f"phase {event.phase}, {words}" if words else f"phase {event.phase}"
-        self._display.show("", words, self.tally.done, self.tally.of)
-
-    def say(self, line: str) -> None:
-        """Print a line of its own."""
-        self._display.say(line)
-
-    def close(self) -> None:
-        """The work ended, well or not."""
-        self._display.close()
+        self.show("", words, self.tally.done, self.tally.of)
 
 
 def watch_phase(phase: Iterable[Event]) -> Iterator[Event]:
     """The events of one phase of a learner, whose progress is shown."""
-    display = PhaseDisplay()
-    try:
+    with closing(PhaseDisplay()) as display:
         for event in phase:
             display.event(event)
             yield event
-    finally:
-        display.close()
 
 
-class SweepDisplay:
+class SweepDisplay(Display):
     """Shows the cells of a sweep: a bar for all of them and one for each that is at work."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        self._display, self._count = Display(), len(names)
+        super().__init__()
+        self._count, self._over = len(names), set[str]()
         self._at_work: dict[str, float] = {}  # the share of each cell that is done
-        self._over: set[str] = set()
 
-    def say(self, line: str) -> None:
-        """Print a line of its own."""
-        self._display.say(line)
-
-    def note(self, name: str, standing: tuple[int, int, int]) -> None:
-        """A cell has come so far: its phase, and images of so many."""
-        phase, done, of = standing
-        self._at_work[name] = done / max(of, 1)
-        self._show()
-        self._display.show(name, f"{name}, phase {phase}", done, of)
+    def note(self, name: str, phase: int, tally: Tally) -> None:
+        """Show how far a cell has come in this phase."""
+        self._at_work[name] = tally.done / max(tally.of, 1)
+        self._show_all()
+        self.show(name, f"{name}, phase {phase}", tally.done, tally.of)
 
     def ended(self, name: str) -> None:
-        """A cell is finished or has failed."""
+        """Count a cell that is finished or has failed, and take its bar away."""
         self._over.add(name)
-        self.lost(name)
-
-    def lost(self, name: str) -> None:
-        """Nothing is heard of a cell for now."""
         self._at_work.pop(name, None)
-        self._display.remove(name)
-        self._show()
+        if name in self._tasks:
+            self._bars.remove_task(self._tasks.pop(name))
+        self._show_all()
 
-    def close(self) -> None:
-        """Take all bars away."""
-        self._display.close()
-
-    def _show(self) -> None:
+    def _show_all(self) -> None:
         words = f"{len(self._over)} of {self._count} cells done, {len(self._at_work)} at work"
-        self._display.show("", words, len(self._over) + sum(self._at_work.values()), self._count, unit="")
+        self.show("", words, len(self._over) + sum(self._at_work.values()), self._count, unit="")
 
 
 # In words -------------------------------------------------------------------------------------------------------------
@@ -231,13 +202,10 @@ def _lines_of(event: Event, phases: int | None) -> list[str]:
             return [f"phase {event.phase}{known}: {new} ({event.classes} in all), {images}"]
         case events.ActionDecided():
             # In the first phase nothing is distilled, and there are no old classes.
-            told = {name: value for name, value in event.action.items() if event.phase or not _is_about_old(name)}
+            old = {name for name in event.action if is_weight(name) or name in ("old_rows", "balance")}
+            told = {name: value for name, value in event.action.items() if event.phase or name not in old}
             return [f"  action: {Action(**told)}"]
     return []
-
-
-def _is_about_old(axis: str) -> bool:
-    return is_weight(axis) or axis in ("old_rows", "balance")
 
 
 def _words_of(event: Event) -> str:

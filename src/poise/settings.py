@@ -176,7 +176,8 @@ class MemoryKeys(Keys):
             raise UserError(f"memory.reserve={self.reserve} must be below memory.per_class")
         if self.rule == "plain":
             for name in ("allocation", "knows_increment", "after_phase_0"):
-                if getattr(self, name) not in (None, False):
+                value = getattr(self, name)
+                if value is not None and value is not False:  # a ρ of 0 is not the same as none
                     raise UserError(f"memory.{name} goes with memory.rule=rmm; set that too")
             return self
         if self.per_class == 0:

@@ -10,15 +10,19 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+
+from filelock import FileLock, Timeout
 
 from poise.errors import Damaged, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+T = TypeVar("T")
 
 # What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
 
@@ -69,26 +73,47 @@ def write_bytes(path: Path, data: bytes, *, sync: bool = True) -> None:
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-        if sync:
-            _sync_folder(path.parent)
+        if sync:  # the folder, too: the new name is in it
+            handle = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(path)) from error
 
 
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
+# Locks ----------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def locked(path: Path, busy: str, *, passing: bool = False) -> Iterator[None]:
+    """Keep every other process out; the operating system ends the lock with this one, however it ends.
+
+    The empty file at `path` stays unless it is `passing`: then whoever comes in the moment in which it is removed may
+    come in beside us. Another process gets one line, which ends with `busy`.
+    """
+    lock = FileLock(path)
     try:
-        os.fsync(handle)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise UserError(f"another process {busy}") from error
+    except NotImplementedError as error:
+        raise UserError(f"{path} cannot be locked on this disk; use a folder on another one") from error
+    try:
+        yield
     finally:
-        os.close(handle)
+        if passing:
+            path.unlink(missing_ok=True)
+        lock.release()
+
+
+# Plain values ---------------------------------------------------------------------------------------------------------
 
 
 def encode_line(text: str) -> bytes:
     """A line of JSON as bytes; what cannot be UTF-8, as in some names of files, is escaped as JSON does it."""
     return (text + "\n").encode(errors="backslashreplace")
-
-
-# Plain values ---------------------------------------------------------------------------------------------------------
 
 
 def write_json(path: Path, value: Mapping[str, Any], *, digest: bool = False) -> None:
@@ -163,15 +188,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind or format `UserError`."""
-    with _open_tensors(path, kind) as file:
-        header = json.loads((file.metadata() or {})["poise"])
+
+    def read(file: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:  # noqa: ANN401 - safetensors has no types
         # Copies: otherwise they are the file itself, and change with it if somebody writes it over.
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        intact = header["sum"] == _checksum(tensors, header["document"])
-        document = json.loads(header["document"]) if intact else {}
-    if not intact:
+        return json.loads(file.metadata()["poise"]), {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+
+    header, tensors = _look_into(path, kind, read)
+    if header["sum"] != _checksum(tensors, header["document"]):
         raise Damaged(f"{path} is damaged: its contents do not match their checksum")
-    return tensors, _checked_meta(path, document, kind)
+    return tensors, _checked_meta(path, json.loads(header["document"]), kind)
 
 
 def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
@@ -179,26 +204,35 @@ def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
 
     The others are not read, which is quick, so that damage in them is not noticed.
     """
-    with _open_tensors(path, kind) as file:
-        document = json.loads(json.loads((file.metadata() or {})["poise"])["document"])
+
+    def read(file: Any) -> Summary:  # noqa: ANN401 - safetensors has no types
+        document = json.loads(json.loads(file.metadata()["poise"])["document"])
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        tensors = {name: file.get_tensor(name) for name in names if name in shapes}
-    return Summary(_checked_meta(path, document, kind), shapes, tensors)
+        return Summary(document, shapes, {name: file.get_tensor(name) for name in names if name in shapes})
+
+    found = _look_into(path, kind, read)
+    return found._replace(meta=_checked_meta(path, found.meta, kind))
 
 
-@contextmanager
-def _open_tensors(path: Path, kind: str) -> Iterator[Any]:
-    """A file of tensors, opened; what cannot be understood in it while it is read is damage."""
+def _look_into(path: Path, kind: str, read: Callable[[Any], T]) -> T:
+    """What `read` finds in a file of tensors; what it cannot understand is damage."""
     from safetensors import SafetensorError, safe_open
 
     if kind == "learner":
         refuse_run_folder(path)
     refuse_unreadable(path)
-    try:
-        with path.open("rb") as plain, safe_open(f"/dev/fd/{plain.fileno()}", framework="pt") as file:
-            yield file
-    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-        raise Damaged(f"{path} is damaged or was not written by poise") from error
+    for attempt in range(2):
+        try:
+            with path.open("rb") as plain, safe_open(f"/dev/fd/{plain.fileno()}", framework="pt") as file:
+                found = read(file)
+        except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            if attempt or not isinstance(error, ValueError):
+                raise Damaged(f"{path} is damaged or was not written by poise") from error
+        else:
+            if attempt:  # the file is good: safetensors had made a ValueError of a Ctrl-C
+                raise KeyboardInterrupt
+            break
+    return found
 
 
 def _checked_meta(path: Path, document: Any, kind: str) -> dict[str, Any]:  # noqa: ANN401 - whatever was in the file

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from poise.runfolder import SECONDS
 from poise.runs.contents import check_checkpoint
 
 from poise.errors import Malformed
 from poise.journal import read_journal
-from poise.runfolder import SECONDS
 from poise.runs import Plan, Run, RunFolder, describe_plan, reopen
 
 Plans = Callable[..., Plan]

@@ -118,7 +118,6 @@ def test_files_are_predicted_as_the_exam_saw_them(packed: Path, tmp_path: Path, 
     files = sorted(tests.glob("*/*.png"))
     chances = learner.predict_proba(plan.source.test().store)
     assert np.array_equal(learner.predict_proba(files), chances)
-    assert np.array_equal([each.chance for each in look(learner, files)], chances.max(axis=1))
     for given in (tests, packed):
         assert score_folder(learner, given).accuracy == pytest.approx(result["last_accuracy"], abs=1e-3)
     ranked = [each.ranked[0][1] for each in predict_files(learner, files)]

@@ -343,8 +343,8 @@ def _show_result(result: Mapping[str, Any], folder: Path) -> None:
 def _write_report(runs: Sequence[Path], out: Path) -> str:
     """Write the report page of some runs into a folder, and say where; a failure does not fail the runs."""
     from poise.report import gather
-    from poise.runfolder import REPORT
     from poise.runs import RunFolder
+    from poise.runs.folder import REPORT
 
     if RunFolder(out / REPORT).exists:
         return f"no report: {out / REPORT} is a run folder"
@@ -356,8 +356,8 @@ def _write_report(runs: Sequence[Path], out: Path) -> str:
 
 def _finish_up(folder: RunFolder, world: World) -> None:
     """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
-    from poise.runfolder import PAGE, REPORT
     from poise.runs import complete
+    from poise.runs.folder import PAGE, REPORT
     from poise.runs.record import load_result
 
     if not world.leads:

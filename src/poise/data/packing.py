@@ -23,13 +23,13 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from poise import locks
 from poise.data.decode import map_ahead, scale_for_pack
 from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Block, map_file, write_end
 from poise.data.sources.layout import INDEX, PACK, Files, Layout, is_pack, scan
 from poise.data.sources.registry import COLLECTIONS
 from poise.errors import UnreadFile, UserError, check_whole, suggestion
 from poise.settings import LARGEST_SIZE, LEAST_SIZE
+from poise.store import locked
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ class Packing:
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
         _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
         lock = self.out.with_name(f"{self.out.name}.lock")
-        with locks.locked(lock, f"is packing {self.out}; wait for it", passing=True):
+        with locked(lock, f"is packing {self.out}; wait for it", passing=True):
             self._refuse_existing()  # finished by another process meanwhile: many files take long to list
             try:
                 yield from self._pack(layout)

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from poise import store
-from poise._version import __version__
+from poise import __version__, store
 from poise.data import Memory
 from poise.errors import UserError, check_number, explaining_refusals, first_line, not_learned
 from poise.learner.state import Knowledge

@@ -12,8 +12,7 @@ import torch
 from pydantic import BaseModel, NonNegativeInt, PositiveInt, StrictInt, StrictStr, ValidationError
 from torch import Tensor, nn
 
-from poise import store
-from poise._version import __version__
+from poise import __version__, store
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
 from poise.errors import Malformed, UserError, first_line, not_learned, reading

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, NoReturn, TypeVar
 import torch
 from pydantic import BaseModel, Field
 
-from poise import locks, store
+from poise import store
 from poise.data.packs import Pack
 from poise.data.sources.layout import PACK, is_pack, labelled_files
 from poise.errors import (
@@ -141,7 +141,8 @@ class ModelFile:
         store.refuse_run_folder(self._file)
         store.refuse_bad_place(self._file)
         busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        with locks.locked(locks.lock_beside(self._file), busy, passing=True), _explain_memory():
+        lock = self._file.with_name(f".{self._file.name}.lock")
+        with store.locked(lock, busy, passing=True), _explain_memory():
             images, began, saved = open_images(lesson.folder), self._digest(), self._read_pending(lesson)
             if (learner := self._find_finished(lesson, images, saved, began, say)) is not None:
                 return learner

@@ -15,8 +15,17 @@ from typing import Any, Final
 
 from poise.policies import DEFAULT_POLICY
 from poise.report.statistics import Spread, paired_difference, spread
-from poise.runfolder import POLICY_KEYS, STREAM_KEYS
-from poise.runs.record import AUGMENTATIONS, AUTO, LABELS, UNVERIFIED, RunRecord, UnreadPath, read_runs
+from poise.runs.record import (
+    AUGMENTATIONS,
+    AUTO,
+    LABELS,
+    POLICY_KEYS,
+    STREAM_KEYS,
+    UNVERIFIED,
+    RunRecord,
+    UnreadPath,
+    read_runs,
+)
 
 #: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]

@@ -12,7 +12,7 @@ from typing import Final
 
 from poise.report.statistics import Spread, paired_difference, spread
 from poise.report.study import EXPLAINED, REPEATED, Comparison, Row, StreamKind, Study
-from poise.runfolder import SECONDS
+from poise.runs.findings import SECONDS
 from poise.runs.record import UNKNOWN, PhaseRecord, RunRecord
 from poise.words import counted, one_line
 

@@ -17,7 +17,7 @@ from poise.report.page import Contents, make_page
 from poise.report.study import Study
 from poise.report.tables import csv_of, make_tables
 from poise.report.text import comparison_table
-from poise.runfolder import PAGE
+from poise.runs.folder import PAGE
 from poise.runs.record import RunRecord, UnreadPath
 from poise.words import printable
 

@@ -19,9 +19,9 @@ from poise.errors import Diverged, Interrupted, RunFailed, UserError
 from poise.journal import read_journal
 from poise.learner import Learner
 from poise.policies import UNTUNED, Outcome
-from poise.runfolder import CROSSVAL, RESULT, SECONDS
 from poise.runs.examiner import FIGURES, Exam, Examiner, figures, matrix_in_percent
-from poise.runs.folder import RunFolder
+from poise.runs.findings import SECONDS
+from poise.runs.folder import CROSSVAL, RESULT, RunFolder
 from poise.runs.plan import Plan
 from poise.runs.record import load_result
 from poise.runs.run import Run

@@ -8,8 +8,7 @@ from typing import NamedTuple
 from poise.data import ImageSet, fits, free_on
 from poise.data.stores import free_memory
 from poise.learner import Learner, build_model
-from poise.runs.plan import Plan, images_by_origin
-from poise.runs.starting import read_start
+from poise.runs.plan import Plan, images_by_origin, read_start
 
 
 def describe_plan(plan: Plan) -> str:

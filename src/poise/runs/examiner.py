@@ -18,7 +18,6 @@ from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.nets import Model
-from poise.runfolder import backward_transfer
 from poise.training import Evaluator
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
@@ -158,6 +157,18 @@ def accuracy_matrix(exams: list[Exam], stream: Stream) -> list[list[float]]:
     """Row i: percent right in exam i on the classes of each phase up to i, by the classifier that counted there."""
     groups = [frozenset(group) for group in stream.groups]
     return [[exam.accuracy(among=group) for group in groups[: exam.phase + 1]] for exam in exams]
+
+
+def backward_transfer(matrix: Sequence[Sequence[float]]) -> float:
+    """Mean over all phases but the last of (accuracy in the last exam − in the one after the phase) on their classes.
+
+    `matrix` is a result's accuracy matrix: a row for each exam, a column for the classes of each phase up to there.
+
+    >>> backward_transfer([[80.0], [60.0, 90.0], [50.0, 95.0, 70.0]])
+    -12.5
+    """
+    moved = [last - matrix[phase][phase] for phase, last in enumerate(matrix[-1][:-1])]
+    return sum(moved) / max(1, len(moved))
 
 
 def matrix_in_percent(exams: list[Exam], stream: Stream) -> list[list[float]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from poise.learner import Learner
-from poise.runfolder import SECONDS
 from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
 from poise.runs.folder import CheckpointMeta
 from poise.runs.plan import Plan
 from poise.training import World
+
+#: The parts of a result's `seconds`, and what of the total was spent until the exam of phase 0.
+SECONDS: Final = ("train", "policy", "evaluate", "total")
+SECONDS_PHASE_0: Final = "phase_0"
 
 
 @dataclass

@@ -7,18 +7,37 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from poise import locks, runfolder, store
+from poise import store
 from poise.errors import Damaged, PoiseError, RunFailed, UserError, is_disk_full, reading, shown
 from poise.journal import Journal
 
 log = logging.getLogger(__name__)
 
-KEPT_CHECKPOINTS = 2
+#: What is run: the resolved recipe, and what the data were.
+RECIPE: Final = "recipe.json"
+#: What came out, once the run is finished.
+RESULT: Final = "result.json"
+#: What belongs to the machine and not to the result.
+MACHINE: Final = "machine.json"
+#: What happened, event by event.
+JOURNAL: Final = "journal.jsonl"
+#: The state after the first phase, for `start=`.
+PHASE_0: Final = "phase-0.safetensors"
+#: The folder of the newest checkpoints.
+CHECKPOINTS: Final = "checkpoints"
+#: In a folder of `poise crossval`, in place of the recipe.
+CROSSVAL: Final = "crossval.json"
+#: The page of a report, and its folder where a run or a sweep ends with one.
+PAGE, REPORT = "index.html", "report"
+
+#: In `recipe.json`, what the phase 0 that a run started from is recognised by.
+START_FINGERPRINT: Final = "start_fingerprint"
+KEPT_CHECKPOINTS: Final = 2
 
 
 class RunDescription(BaseModel):
@@ -72,13 +91,13 @@ class RunFolder:
 
     def __init__(self, path: str | Path) -> None:
         self.path = path = Path(path)
-        self.recipe = path / runfolder.RECIPE
-        self.result = path / runfolder.RESULT
-        self.machine = path / runfolder.MACHINE
-        self.phase_0 = path / runfolder.PHASE_0
+        self.recipe = path / RECIPE
+        self.result = path / RESULT
+        self.machine = path / MACHINE
+        self.phase_0 = path / PHASE_0
         self.model = path / store.FINAL_MODEL
-        self.checkpoints = path / runfolder.CHECKPOINTS
-        self.journal = Journal(path / runfolder.JOURNAL)
+        self.checkpoints = path / CHECKPOINTS
+        self.journal = Journal(path / JOURNAL)
 
     @property
     def exists(self) -> bool:
@@ -129,7 +148,7 @@ class RunFolder:
         written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
         if written or self.checkpoint_files() or self.journal.position():
             raise UserError(f"{self.path} holds files of another run; choose another --out")
-        if inner := next(iter(sorted(self.path.glob(f"*/{runfolder.RECIPE}"))), None):  # which reports would not find
+        if inner := next(iter(sorted(self.path.glob(f"*/{RECIPE}"))), None):  # which reports would not find
             some = f"holds run folders, such as {inner.parent.name}"
             raise UserError(f"{self.path} {some}; choose another --out, perhaps one inside it")
 
@@ -138,7 +157,7 @@ class RunFolder:
         """Keep every other process out of this folder; the lock ends with this process."""
         with self.writing():
             self.checkpoints.mkdir(parents=True, exist_ok=True)
-        with locks.locked(self.path / "lock", f"runs in {self.path}; wait for it or choose another --out"):
+        with store.locked(self.path / "lock", f"runs in {self.path}; wait for it or choose another --out"):
             yield
 
     @contextmanager

@@ -27,7 +27,6 @@ from poise.errors import reading
 from poise.learner import Settings
 from poise.nets import file_digest, named_modules
 from poise.policies import POLICIES
-from poise.runfolder import OWN_NETWORK, say_changed_code
 from poise.training import Backend
 
 log = logging.getLogger(__name__)
@@ -36,8 +35,15 @@ log = logging.getLogger(__name__)
 NUMERIC: Final = ("torch", "numpy", "scipy", "scikit-learn", "joblib", "threadpoolctl", "pillow", "safetensors")
 #: Of `versions`, what changes with poise's source, which is compared itself.
 SAID_BY_SOURCE: Final = ("poise", "poise_commit")
+#: Among the versions, the digest of the file that makes a network of one's own.
+OWN_NETWORK: Final = "the network"
 #: With what the names of code of one's own begin, among the versions.
 OWN: Final = ("method ", "policy ", OWN_NETWORK)
+
+
+def say_changed_code(name: str) -> str:
+    """What a resume says in `machine.json` of code of one's own that was changed since the run began."""
+    return f"the code of {name} was changed"
 
 
 class Hardware(BaseModel):

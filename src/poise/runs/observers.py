@@ -1,11 +1,12 @@
-"""What watches runs and cannot change them: the display, TensorBoard, trackers."""
+"""What watches runs and cannot change them: the journal, the display of a run and of a cell of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
-from poise.progress import PhaseDisplay, Tally
+from poise.journal import Journal
+from poise.progress import PhaseDisplay, SweepDisplay, Tally
 from poise.runs.examiner import Exam
 from poise.training import Event, Progress
 
@@ -29,67 +30,54 @@ class Observer:
         """The run has left its folder, finished or not."""
 
 
-class RunDisplay(Observer):
-    """Shows how far a run has come, and the accuracy after each phase."""
+class JournalObserver(Observer):
+    """Writes every event that is kept, and every exam, into the journal."""
 
-    def __init__(self, phases: int, opening: Sequence[str] = ()) -> None:
-        self._display = PhaseDisplay(phases, opening)
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+
+    def event(self, event: Event) -> None:
+        """Write an event that the journal keeps."""
+        if event.kept:
+            self._journal.append(event.as_json())
+
+    def exam(self, exam: Exam) -> None:
+        """Write the exam."""
+        self._journal.append(exam.as_json())
+
+    def close(self) -> None:
+        """Close the file."""
+        self._journal.close()
+
+
+class RunDisplay(PhaseDisplay, Observer):
+    """Shows how far a run has come, and the accuracy after each phase."""
 
     def begin(self, plan: Sequence[Progress]) -> None:
         """Know what is to come."""
-        self._display.tally = Tally(plan)
-
-    def event(self, event: Event) -> None:
-        """Show how far it has come."""
-        self._display.event(event)
+        self.tally = Tally(plan)
 
     def exam(self, exam: Exam) -> None:
         """Say the accuracies."""
         fc, ncm = exam.accuracy("fc"), exam.accuracy("ncm")
-        counts = f"({exam.classifier} counts; fc {fc:.2f}, ncm {ncm:.2f})"
-        self._display.say(f"  accuracy {exam.accuracy():.2f} {counts}")
-
-    def close(self) -> None:
-        """Take the bar away."""
-        self._display.close()
-
-
-class Standing(NamedTuple):
-    """How far a cell of a sweep has come: its phase, and images of all its phases."""
-
-    phase: int
-    done: int
-    of: int
-
-
-class CellView(Protocol):
-    """Shows what cells do, here or at the other end of a cluster."""
-
-    def say(self, line: str) -> None:
-        """A line of its own."""
-
-    def note(self, name: str, standing: Standing) -> None:
-        """A cell has come so far."""
-
-    def ended(self, name: str) -> None:
-        """A cell is finished or has failed."""
+        self.say(f"  accuracy {exam.accuracy():.2f} ({exam.classifier} counts; fc {fc:.2f}, ncm {ncm:.2f})")
 
 
 class CellObserver(Observer):
-    """Tells a view how far a cell has come, and says a line per exam, with the name of its cell."""
+    """Shows how far a cell of a sweep has come, and says a line per exam, with the name of the cell."""
 
-    def __init__(self, name: str, view: CellView) -> None:
-        self._name, self._view, self._tally = name, view, Tally()
+    def __init__(self, name: str, display: SweepDisplay) -> None:
+        self._name, self._display, self._tally = name, display, Tally()
 
     def begin(self, plan: Sequence[Progress]) -> None:
         """Know what is to come."""
         self._tally = Tally(plan)
 
     def event(self, event: Event) -> None:
-        """Tell how far it has come."""
+        """Show how far it has come."""
         self._tally.note(event)
-        self._view.note(self._name, Standing(event.phase, self._tally.done, self._tally.of))
+        self._display.note(self._name, event.phase, self._tally)
 
     def exam(self, exam: Exam) -> None:
         """Say the accuracy."""
-        self._view.say(f"{self._name}: phase {exam.phase}, accuracy {exam.accuracy():.2f} ({exam.classifier})")
+        self._display.say(f"{self._name}: phase {exam.phase}, accuracy {exam.accuracy():.2f} ({exam.classifier})")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from poise._version import __version__
+from poise import __version__
 from poise.data import ImageSet
 from poise.errors import OutOfMemory
 from poise.learner import Learner, LearnerState
@@ -16,9 +16,10 @@ from poise.runs.examiner import Examiner
 from poise.runs.findings import Findings
 from poise.runs.folder import Checkpoint
 from poise.runs.machine import source_digest
+from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin
 from poise.runs.run import Opened, Run
-from poise.training import Event, World
+from poise.training import World
 
 
 def open_ranks(world: World, plan: Plan) -> None:
@@ -66,8 +67,8 @@ class Follower(Run):
         self.findings = Findings.from_json(meta)
         return self.plan.restored_learner(state), train, examiner
 
-    def _tell(self, event: Event) -> None:
-        """Rank 0 does."""
+    def _watching(self) -> Sequence[Observer]:
+        return ()
 
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
         """Rank 0 does."""

@@ -20,31 +20,20 @@ from poise.actions import Action, AxisValue
 from poise.data.sources.registry import own_name
 from poise.errors import MOST, Damaged, PoiseError, UserError, kind_and_line, shown
 from poise.journal import PACKED, read_journal
-from poise.runfolder import (
-    CHANCE_KEYS,
-    CROSSVAL,
-    JOURNAL,
-    MACHINE,
-    OWN_NETWORK,
-    PAGE,
-    PHASE_0,
-    PHASE_0_KEYS,
-    RECIPE,
-    RESULT,
-    RESULT_KEYS,
-    SECONDS,
-    SECONDS_PHASE_0,
-    START_FINGERPRINT,
-    backward_transfer,
-    holds_more_after_phase_0,
-    is_tuned,
-    method_name,
-    say_changed_code,
-    without_empty_keys,
-)
-from poise.settings import flat_keys
+from poise.policies import PRESETS
+from poise.runs.examiner import backward_transfer
+from poise.runs.findings import SECONDS, SECONDS_PHASE_0
+from poise.runs.folder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, START_FINGERPRINT, RunFolder
+from poise.runs.machine import OWN_NETWORK, say_changed_code
+from poise.settings import flat_keys, tagged
 from poise.words import file_word, one_line, one_line_each
 
+#: Recipe keys that say how phase 0 is trained; how classes arrive; how actions are chosen.
+PHASE_0_KEYS, STREAM_KEYS, POLICY_KEYS = tagged("phase 0"), tagged("stream"), tagged("policy")
+#: Recipe keys that do not say what was compared: chance, and where it was computed.
+CHANCE_KEYS: Final = tagged("chance")
+#: What a result repeats of its recipe.
+RESULT_KEYS: Final = tagged("result")
 #: What is done to training images beyond the augmentation of most methods, by the word of the recipe, as a label.
 AUGMENTATIONS: Final = {
     "autoaugment": "AutoAugment",
@@ -196,8 +185,9 @@ class RunRecord:
 
     @property
     def method(self) -> str:
-        """The method's name, with RMM's memory `aanets+rmm`."""
-        return method_name(self.recipe)
+        """The method's name, with RMM's memory `aanets+rmm`: in the paper that is a method of its own."""
+        rmm = (self.recipe.get("memory") or {}).get("rule") == "rmm"
+        return f"{self.recipe['method']}+rmm" if rmm else str(self.recipe["method"])
 
     @property
     def setting(self) -> str:
@@ -232,8 +222,8 @@ class RunRecord:
 
     @property
     def fixed(self) -> bool:
-        """Whether it uses the method's own hyperparameters."""
-        return not is_tuned(self.policy) and not self.informed
+        """Whether it uses the method's own hyperparameters; a policy that is not known here chooses others."""
+        return self.policy in PRESETS and not PRESETS[self.policy].tunes and not self.informed
 
     @property
     def judged(self) -> bool:
@@ -362,7 +352,7 @@ class RunRecord:
         if "data" in kept and self.same_data is not None:
             kept["data"] = self.same_data
         kept |= {"start": self.other_start, **self.computed, "policy": self.policy, "labels": list(self.labels)}
-        full = without_empty_keys(kept)
+        full = _without_empty_keys(kept)
         return dict(flat_keys(full)) if isinstance(full, Mapping) else {}
 
 
@@ -592,7 +582,11 @@ def _make_record(
         phases = [_finished_phase(point, details.get(point["phase"])) for point in result["curve"]]
         marks = dict(result)
     marks |= {str(marks.get("augmentation") or recipe.get("augmentation")): True}
-    marks["more_after_phase_0"] = holds_more_after_phase_0(recipe.get("memory"))
+    memory = recipe.get("memory") or {}
+    shares = memory.get("allocation")  # RMM's, which by default holds more after phase 0 than the plain rule keeps
+    first = shares[0] if isinstance(shares, list) else shares
+    untold = not memory.get("knows_increment") and memory.get("after_phase_0") == "rmm"
+    marks["more_after_phase_0"] = untold and first != 0
     for needed in ("method", "setting", "seed", "phases", "policy"):
         if recipe.get(needed) is None:
             raise UserError(f"{path} does not say its {needed}")
@@ -678,7 +672,7 @@ def _with_phase_0(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs, with what their phase 0 is recognised by where another run started from one, and how it was trained."""
     begun = {(run.seed, run.phase_0) for run in runs if run.starts_elsewhere}
     seeds = {seed for seed, _ in begun}
-    own = [run.phase_0 or (_fingerprint(run.path) if run.seed in seeds else None) for run in runs]
+    own = [run.phase_0 or (RunFolder(run.path).phase_0_fingerprint() if run.seed in seeds else None) for run in runs]
     origins = {
         (run.seed, phase_0): run.recipe
         for run, phase_0 in zip(runs, own, strict=True)
@@ -692,9 +686,21 @@ def _with_phase_0(runs: Sequence[RunRecord]) -> list[RunRecord]:
     return found
 
 
+def _without_empty_keys(value: object) -> object:
+    """A value of a recipe without the keys that hold nothing: a key that was not given counts like one left empty.
+
+    >>> _without_empty_keys({"per_class": 20, "total": None, "options": {"every": None}})
+    {'per_class': 20}
+    """
+    if not isinstance(value, Mapping):
+        return value
+    inner = {key: _without_empty_keys(each) for key, each in value.items()}
+    return {key: each for key, each in inner.items() if each not in (None, {}, [])}
+
+
 def _other_keys(origin: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The keys with which a phase 0 was trained otherwise than a recipe says."""
-    kept = [without_empty_keys({name: each.get(name) for name in PHASE_0_KEYS}) for each in (origin, recipe)]
+    kept = [_without_empty_keys({name: each.get(name) for name in PHASE_0_KEYS}) for each in (origin, recipe)]
     there, here = (dict(flat_keys(each)) if isinstance(each, Mapping) else {} for each in kept)
     return {name: there.get(name) for name in sorted({*there, *here}) if there.get(name) != here.get(name)}
 
@@ -703,14 +709,7 @@ def _origin_of(run: RunRecord) -> Mapping[str, Any] | None:
     """The recipe of the run that it started from, if that still lies there."""
     with suppress(Exception):  # no folder of those to be read: what is wrong with it does not matter here
         folder = Path(run.recipe["start"])
-        if _fingerprint(folder) == run.phase_0:
+        if RunFolder(folder).phase_0_fingerprint() == run.phase_0:
             recipe: Mapping[str, Any] = store.read_json(folder / RECIPE)["recipe"]
             return recipe if recipe.get("start") is None else None
-    return None
-
-
-def _fingerprint(folder: Path) -> str | None:
-    """As `RunFolder.phase_0_fingerprint`; None where there is no phase 0, or it cannot be read."""
-    with suppress(PoiseError, OSError):
-        return store.digest_of_tensors(store.read_tensors(folder / PHASE_0, kind="phase 0")[0])
     return None

@@ -17,16 +17,14 @@ from poise.data import ImageSet
 from poise.errors import Damaged, OutOfMemory, PoiseError, UserError, reading
 from poise.learner import Learner, LearnerState, save_state
 from poise.nets import named_info
-from poise.runfolder import SECONDS_PHASE_0, START_FINGERPRINT
-from poise.runs.examiner import Exam, Examiner
-from poise.runs.findings import Findings, describe_space, known_pretraining
-from poise.runs.folder import Checkpoint, CheckpointMeta, RunDescription, RunFolder
+from poise.runs.examiner import Examiner
+from poise.runs.findings import SECONDS_PHASE_0, Findings, describe_space, known_pretraining
+from poise.runs.folder import START_FINGERPRINT, Checkpoint, CheckpointMeta, RunDescription, RunFolder
 from poise.runs.machine import Machine, describe_machine, record_end, record_resume, versions_of
-from poise.runs.observers import Observer
-from poise.runs.plan import Plan, images_by_origin, refuse_other_exam
+from poise.runs.observers import JournalObserver, Observer
+from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
-from poise.runs.starting import read_start
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
 from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, Work, World
 from poise.tuning import Reward
@@ -143,12 +141,9 @@ class Run:
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""
-        with ExitStack() as stack:
-            for observer in self.observers:
+        with self.folder.locked(), self.folder.writing(), ExitStack() as stack:
+            for observer in self._watching():
                 stack.callback(observer.close)
-            stack.enter_context(self.folder.locked())
-            stack.enter_context(self.folder.writing())
-            stack.callback(self.folder.journal.close)
             try:
                 yield
             except torch.cuda.OutOfMemoryError as error:
@@ -156,6 +151,10 @@ class Run:
                     f"out of GPU memory; free some and 'poise resume {self.folder.path}', "
                     "or start again with a smaller batch or image_size"
                 ) from error
+
+    def _watching(self) -> Sequence[Observer]:
+        """Who is told what happens: the journal first."""
+        return (JournalObserver(self.folder.journal), *self.observers)
 
     def _prepare(self) -> Opened:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
@@ -251,7 +250,7 @@ class Run:
 
     def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         self._mark, work = time.monotonic(), self.plan.work(train)
-        for observer in self.observers:
+        for observer in self._watching():
             observer.begin(work)
         for phase in range(len(self.findings.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
@@ -290,7 +289,8 @@ class Run:
             self.findings.seconds["policy" if _is_about_trials(event) else "train"] += time.monotonic() - began
             if event is None:
                 break
-            self._tell(event)
+            for observer in self._watching():
+                observer.event(event)
             self._leave_if_asked(learner)
             if clock.is_due(event):
                 self._checkpoint(learner)
@@ -304,27 +304,16 @@ class Run:
         began = time.monotonic()
         exam = examiner.examine(learner, phase)
         self.findings.seconds["evaluate"] += time.monotonic() - began
-        self._keep(exam, learner)
-        if phase == 0:
-            self._count_total()
-            self.findings.seconds[SECONDS_PHASE_0] = self.findings.seconds["total"]
-        self._checkpoint(learner)
-
-    def _tell(self, event: Event) -> None:
-        if event.kept:
-            self.folder.journal.append(event.as_json())
-        for observer in self.observers:
-            observer.event(event)
-
-    def _keep(self, exam: Exam, learner: Learner) -> None:
         self.findings.add(exam, learner)
-        self.folder.journal.append(exam.as_json())
-        if exam.phase == 0:
+        for observer in self._watching():
+            observer.exam(exam)
+        if phase == 0:
             tensors, meta = learner.state().tensors(images=False)
             phase_0 = {"learner": meta, "identity": self.plan.identity()}
             store.write_tensors(self.folder.phase_0, tensors, phase_0, kind="phase 0")
-        for observer in self.observers:
-            observer.exam(exam)
+            self._count_total()
+            self.findings.seconds[SECONDS_PHASE_0] = self.findings.seconds["total"]
+        self._checkpoint(learner)
 
     def _checkpoint(self, learner: Learner) -> None:
         tensors, meta = learner.state().tensors(images=False)
@@ -360,7 +349,7 @@ class Run:
         result = self._result(learner)
         store.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
-        for observer in self.observers:
+        for observer in self._watching():
             observer.end(result)
         return result
 

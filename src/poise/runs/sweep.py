@@ -21,10 +21,10 @@ from poise.errors import Interrupted, OutOfMemory, PoiseError, RunFailed, UserEr
 from poise.progress import SweepDisplay
 from poise.runs.dryrun import refuse_early
 from poise.runs.folder import RunFolder, refuse_file
-from poise.runs.observers import CellObserver, CellView
+from poise.runs.observers import CellObserver
+from poise.runs.plan import refuse_start_of
 from poise.runs.record import load_result
 from poise.runs.run import Run, Running, complete
-from poise.runs.starting import refuse_start_of
 from poise.runs.stopping import Stop, stopping
 from poise.runs.sweep_file import Cell
 from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
@@ -45,7 +45,7 @@ class CellBench:
 
     out: Path
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
-    view: CellView | None = None
+    view: SweepDisplay | None = None
     stop: Stop = field(default_factory=Stop)
     awaited: Mapping[str, Cell] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from poise.data.sources import open_source
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.runfolder import REPORT
+from poise.runs.folder import REPORT
 from poise.runs.plan import Opening, Plan, make_plan
 from poise.runs.recipe import Recipe, contradict, recipe_with, tables_first
 from poise.settings import flat_keys

@@ -6,7 +6,6 @@ import importlib
 import logging
 import os
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -53,7 +52,7 @@ def scalars(entry: Mapping[str, Any]) -> Iterator[Scalar]:
                 yield Scalar(f"accuracy/{name}", exam.accuracy(classifier), phase)
 
 
-class Tracker(Observer, ABC):
+class Tracker(Observer):
     """Hands the numbers of a run to a service, which is opened with the first of them.
 
     A service that fails does not fail the run: that is said once, and the journal has everything.
@@ -71,8 +70,7 @@ class Tracker(Observer, ABC):
 
     def event(self, event: Event) -> None:
         """Hand on the numbers of an event that belongs in the journal."""
-        if event.kept:
-            self._hand_on(list(scalars(event.as_json())))
+        self._hand_on(list(scalars(event.as_json())) if event.kept else [])
 
     def exam(self, exam: Exam) -> None:
         """Hand on the accuracies after a phase."""
@@ -81,12 +79,12 @@ class Tracker(Observer, ABC):
     def end(self, result: Mapping[str, Any]) -> None:
         """Hand on the figures of the whole run."""
         last = len(result["curve"]) - 1
-        self._hand_on([Scalar(f"result/{name}", result[name], last) for name in FIGURES if name in result])
+        self._hand_on([Scalar(f"result/{name}", result[name], last) for name in FIGURES])
 
     def close(self) -> None:
         """Close the service."""
         if self._opened:
-            self._try(lambda: self._end(finished=self.folder.finished))
+            self._try(self._finish)
 
     def _hand_on(self, found: list[Scalar]) -> None:
         if found and not self._opened:
@@ -97,8 +95,8 @@ class Tracker(Observer, ABC):
     def _open(self) -> None:
         path = self.folder.path / TRACKED
         known = store.read_json(path) if path.exists() else {}
-        recipe = store.read_json(self.folder.recipe)["recipe"]
-        settings = {key: value for key, value in flat_keys(recipe) if value not in (None, {})}
+        recipe = flat_keys(store.read_json(self.folder.recipe)["recipe"])
+        settings = {key: value for key, value in recipe if value not in (None, {})}
         found = self._begin(self.folder.path.absolute().name, settings, known.get(self.name))
         store.write_json(path, {**known, self.name: found})
 
@@ -111,17 +109,17 @@ class Tracker(Observer, ABC):
                 log.warning("%s does not work (%s); the run goes on without it", self.name, first_line(error))
         return not self._failed
 
-    @abstractmethod
-    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
+    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
         """Begin a run of that name, or continue the one with the known id; its id."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _write(self, found: list[Scalar]) -> None:
         """Write some numbers."""
+        raise NotImplementedError
 
-    @abstractmethod
-    def _end(self, *, finished: bool) -> None:
-        """Close the run."""
+    def _finish(self) -> None:
+        """Close the run, which is finished or left for now."""
+        raise NotImplementedError
 
 
 class TensorBoard(Tracker):
@@ -129,7 +127,7 @@ class TensorBoard(Tracker):
 
     name, module = "tensorboard", "torch.utils.tensorboard"
 
-    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
+    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
         self._writer = self.service.SummaryWriter(str(self.folder.path / "tensorboard"))
         return name
 
@@ -137,7 +135,7 @@ class TensorBoard(Tracker):
         for scalar in found:
             self._writer.add_scalar(*scalar)
 
-    def _end(self, *, finished: bool) -> None:
+    def _finish(self) -> None:
         self._writer.close()
 
 
@@ -146,20 +144,17 @@ class Wandb(Tracker):
 
     name = module = "wandb"
 
-    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
-        project = os.environ.get(f"{self.name.upper()}_PROJECT", PROJECT)
-        self._run = self.service.init(project=project, name=name, config=dict(settings), **self._which(name, known))
+    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
+        project, resume = os.environ.get("WANDB_PROJECT", PROJECT), "allow" if known is not None else None
+        self._run = self.service.init(project=project, name=name, config=settings, id=known, resume=resume)
         return str(self._run.id)
-
-    def _which(self, name: str, known: str | None) -> dict[str, Any]:
-        return {"id": known, "resume": "allow"} if known is not None else {}
 
     def _write(self, found: list[Scalar]) -> None:
         # All numbers of a run share one axis, on which it is counted what was written; so the real one is written too.
         axis = "phase" if found[0].name.startswith(("accuracy/", "action/", "result/")) else "epoch or trial"
         self._run.log({**{name: value for name, value, _ in found}, axis: found[0].step})
 
-    def _end(self, *, finished: bool) -> None:
+    def _finish(self) -> None:
         self._run.finish()
 
 
@@ -168,12 +163,10 @@ class Trackio(Wandb):
 
     name = module = "trackio"
 
-    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
-        super()._begin(known or f"{name}-{int(time.time()):x}", settings, known)
+    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
+        project, unique = os.environ.get("TRACKIO_PROJECT", PROJECT), known or f"{name}-{int(time.time()):x}"
+        self._run = self.service.init(project=project, name=unique, config=settings, resume="allow")
         return str(self._run.name)
-
-    def _which(self, name: str, known: str | None) -> dict[str, Any]:
-        return {"resume": "allow"}
 
 
 class MLflow(Tracker):
@@ -181,7 +174,7 @@ class MLflow(Tracker):
 
     name = module = "mlflow"
 
-    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
+    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
         self._client = self.service.MlflowClient()  # a run of its own: whatever the process has active stays so
         if known is not None:
             self._client.update_run(known, status="RUNNING")
@@ -200,8 +193,8 @@ class MLflow(Tracker):
         metrics = [self.service.entities.Metric(name, float(value), now, step) for name, value, step in found]
         self._client.log_batch(self._run, metrics=metrics)
 
-    def _end(self, *, finished: bool) -> None:
-        self._client.set_terminated(self._run, status="FINISHED" if finished else "KILLED")
+    def _finish(self) -> None:
+        self._client.set_terminated(self._run, status="FINISHED" if self.folder.finished else "KILLED")
 
 
 TRACKERS: Final[Mapping[str, type[Tracker]]] = {each.name: each for each in (Wandb, Trackio, MLflow)}
