@@ -72,9 +72,10 @@ def test_cells_of_a_sweep_count_alike(monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr("poise.progress.LINE_SECONDS", -1.0)
     monkeypatch.setattr("poise.progress.BAR_SECONDS", -1.0)
     display = SweepDisplay(["one", "two"])
-    display.note("one", (0, 50, 100))
+    half = Tally([Progress(0, "training", 50, 100)])
+    display.note("one", 0, half)
     display.ended("one")
-    display.note("two", (1, 5, 10))
+    display.note("two", 1, half)
     assert [line.partition(", about")[0] for line in capsys.readouterr().err.splitlines()] == [
         "  0 of 2 cells done, 1 at work, 25 % done",
         "  1 of 2 cells done, 0 at work, 50 % done",
@@ -85,5 +86,5 @@ def test_cells_of_a_sweep_count_alike(monkeypatch: pytest.MonkeyPatch, capsys: p
 def test_a_notebook_gets_a_bar_if_it_can_show_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     for can in (True, False):
-        monkeypatch.setattr("poise.progress._has_widgets", lambda can=can: can)
+        monkeypatch.setattr("importlib.util.find_spec", lambda name, can=can: can or None)
         assert Display().is_live is can

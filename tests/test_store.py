@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise import locks, store
+from poise import store
 from poise.errors import Damaged, UserError
 
 META = {"phase": 3, "names": ["cat", "dog"], "nothing": None, "share": 0.1}
@@ -117,6 +117,20 @@ class TestTensors:
         with pytest.raises(UserError, match="has format 1, this poise reads 3; make it again"):
             store.read_tensors(tmp_path / "f", kind="learner")
 
+    def test_ctrl_c_while_a_file_is_read_is_no_damage(self, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        original, calls = torch.asarray, list[object]()
+
+        def interrupted(*given: Any, **more: Any) -> Any:
+            calls.append(given)
+            if len(calls) == 1:  # what torch makes of a Ctrl-C that it hears in here
+                raise ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'")
+            return original(*given, **more)
+
+        monkeypatch.setattr(torch, "asarray", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.read_tensors(file, kind="checkpoint")
+        assert len(calls) > 1, "it was read again"
+
     def test_what_is_not_json_is_refused_before_anything_is_written(self, file: Path) -> None:
         before = file.read_bytes()
         with pytest.raises(ValueError, match="not JSON compliant"):
@@ -214,18 +228,18 @@ class TestAtomic:
 
 
 def test_only_one_process_holds_a_lock_and_a_killed_one_gives_it_back(tmp_path: Path) -> None:
-    code = "import sys, time; from pathlib import Path; from poise import locks\n"
-    code += "with locks.locked(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
+    code = "import sys, time; from pathlib import Path; from poise import store\n"
+    code += "with store.locked(Path(sys.argv[1]), ''): print('held', flush=True); time.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "lock")], stdout=subprocess.PIPE) as holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with (
             pytest.raises(UserError, match=r"^another process is at work; wait$"),
-            locks.locked(tmp_path / "lock", "is at work; wait"),
+            store.locked(tmp_path / "lock", "is at work; wait"),
         ):
             pass
         holder.kill()
-    with locks.locked(tmp_path / "lock", "is at work; wait"):
+    with store.locked(tmp_path / "lock", "is at work; wait"):
         pass
 
 

@@ -6,7 +6,7 @@ import importlib.util
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 from rich.console import Console
@@ -59,7 +59,8 @@ class Display:
         if self.is_live:
             self._bars.console.print(printable(text), highlight=False, markup=False, emoji=False)
         else:
-            print(printable(text), file=self._out, flush=True)
+            with suppress(BrokenPipeError):  # that nobody reads it any more stops no job
+                print(printable(text), file=self._out, flush=True)
 
     def show(self, name: str, words: str, done: float, of: float, unit: str = "images") -> None:
         """Move the bar of this name; where there are no bars, say a line about it now and then."""
@@ -71,7 +72,7 @@ class Display:
             if len(self._tasks) > MOST_ROWS:
                 return
             self._bars.start()
-            self._tasks[name] = self._bars.add_task("", completed=int(done), unit=unit)
+            self._tasks[name] = self._bars.add_task(one_line(words), completed=int(done), total=of, unit=unit)
         task = self._tasks[name]
         self._bars.update(task, description=one_line(words), completed=done, total=of)
         if not self.is_live and task == 0 and words and now - self._told > LINE_SECONDS:

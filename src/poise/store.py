@@ -189,14 +189,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind or format `UserError`."""
 
-    def read(file: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:  # noqa: ANN401 - safetensors has no types
+    def read(file: Any) -> tuple[dict[str, Tensor], Any]:  # noqa: ANN401 - safetensors has no types
+        header = json.loads((file.metadata() or {})["poise"])
         # Copies: otherwise they are the file itself, and change with it if somebody writes it over.
-        return json.loads(file.metadata()["poise"]), {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        if header["sum"] != _checksum(tensors, header["document"]):
+            raise Damaged(f"{path} is damaged: its contents do not match their checksum")
+        return tensors, json.loads(header["document"])
 
-    header, tensors = _look_into(path, kind, read)
-    if header["sum"] != _checksum(tensors, header["document"]):
-        raise Damaged(f"{path} is damaged: its contents do not match their checksum")
-    return tensors, _checked_meta(path, json.loads(header["document"]), kind)
+    tensors, document = _look_into(path, kind, read)
+    return tensors, _checked_meta(path, document, kind)
 
 
 def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
@@ -206,7 +208,7 @@ def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
     """
 
     def read(file: Any) -> Summary:  # noqa: ANN401 - safetensors has no types
-        document = json.loads(json.loads(file.metadata()["poise"])["document"])
+        document = json.loads(json.loads((file.metadata() or {})["poise"])["document"])
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         return Summary(document, shapes, {name: file.get_tensor(name) for name in names if name in shapes})
 

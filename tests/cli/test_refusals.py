@@ -23,6 +23,7 @@ FILES = {  # what lies in the folder, besides pictures of pets
     "long.toml": f"epochs = {DIGITS}",
     "deep.toml": f"groups = {BRACKETS}",
     "many.toml": f'recipe = "digits/lucir"\n[grid]\nseed = {list(range(300))}\nbatch = {list(range(2, 302))}\n',
+    "table.toml": "epochs = 3\n[setting]\nbatch = 4",
     "file": "",
     "notes.txt": "no picture",
 }
@@ -60,6 +61,7 @@ MISTAKES = [
     (["run", "wrong.toml"], "did you mean 'epochs'?"),
     (["recipes", "wrong.toml", "--keys"], "did you mean 'epochs'?"),
     (["recipes", "nested.toml", "--keys"], "did you mean 'trials.length'?"),
+    (["run", "table.toml", "groups=[1,1]"], "unknown setting {'batch': 4}"),
     (["run", "broken.toml"], "broken.toml is not toml"),
     (["run", "long.toml"], "long.toml"),
     (["sweep", "long.toml"], "long.toml"),
@@ -113,6 +115,7 @@ MISTAKES = [
     ([*RUN, "memory=10000000000"], "1000000000"),
     ([*RUN, f"memory.total={DIGITS}"], "too long"),
     ([*RUN, "memory.per_class='5'"], "memory.per_class"),
+    ([*RUN, "memory.allocation=0"], "goes with memory.rule=rmm"),
     ([*RUN, "action.logit_kd=1e39"], "too large"),
     ([*RUN, "action.lr=1e-60"], "too small"),
     ([*RUN, "action.lr=true"], "action.lr"),
@@ -156,7 +159,7 @@ MISTAKES = [
     (["info", "nowhere"], "nowhere does not exist"),
     # Learning
     (["learn", "model", "nowhere"], "nowhere is not a folder"),
-    (["learn", "missing/model", "pets"], "missing is not a folder that can be written to"),
+    (["learn", "missing/model", "pets"], "missing does not exist; make it first"),
     ([*LEARN, "--epochs", "0"], "--epochs"),
     ([*LEARN, "--batch", "1"], "--batch"),
     ([*LEARN, "--net", "smal"], "did you mean 'small'?"),

@@ -86,9 +86,9 @@ def test_python_m_poise_is_the_command() -> None:
     assert done.stdout == f"poise {poise.__version__}\n"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_it_writes_in_the_encoding_of_any_terminal(encoding: str) -> None:
-    """`recipes --keys` has a Greek letter and an ellipsis."""
+    """`recipes --keys` has a Greek letter."""
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
     done = subprocess.run(
         [sys.executable, "-m", "poise", "recipes", "--keys"], env=environment, capture_output=True, check=False
@@ -96,8 +96,7 @@ def test_it_writes_in_the_encoding_of_any_terminal(encoding: str) -> None:
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode(encoding if encoding != "ascii" else "utf-8")
     assert ("that share ρ" in text) == (encoding in ("ascii", "utf-8"))
-    assert ("that share \\u03c1" in text) == (encoding in ("latin-1", "cp1252"))
-    assert ("ranpac, slca, ..." in text) == (encoding == "latin-1")
+    assert ("that share \\u03c1" in text) == (encoding == "latin-1")
 
 
 @pytest.mark.parametrize("package", ["torch", "sklearn", "pydantic"])
@@ -108,15 +107,6 @@ def test_a_package_that_is_missing_is_one_line(package: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"poise: {package} is not installed for {sys.executable}; install it, or all that")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_folder_that_was_deleted_meanwhile_is_one_line(tmp_path: Path) -> None:
-    place = tmp_path / "gone"
-    place.mkdir()
-    script = 'rmdir "$PWD" && exec "$0" -m poise run'
-    done = subprocess.run(["sh", "-c", script, sys.executable], cwd=place, capture_output=True, text=True, check=False)
-    line = "poise: the current folder does not exist any more; change to one that does ('cd')\n"
-    assert (done.returncode, done.stderr) == (2, line)
 
 
 def test_a_folder_that_may_not_be_used_is_one_line_and_stops_no_other_command(

@@ -5,6 +5,7 @@ A command imports what it works with when it is called: torch takes seconds; hel
 
 import os
 import signal
+import sys
 from typing import NoReturn
 
 __all__ = ["main"]
@@ -18,6 +19,14 @@ def main() -> NoReturn:
         from poise.cli.app import run_command
 
         run_command()
-    except KeyboardInterrupt:  # while something was imported, or the last words were said
-        os.write(2, b"\npoise: interrupted; what was saved before is still there\n")
+    except ModuleNotFoundError as error:
+        package = (error.name or "poise").partition(".")[0]
+        if package == "poise":
+            raise
+        advice = "install it, or all that poise needs (in a clone of poise: pip install .)"
+        print(f"poise: {package} is not installed for {sys.executable}; {advice}", file=sys.stderr)  # noqa: T201
+        sys.exit(2)
+    except KeyboardInterrupt:  # wherever nothing writes a checkpoint first, imports included
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # who keeps pressing it gets the same exit code
+        os.write(2, b"poise: interrupted without a checkpoint; what was saved before is still there\n")
         os._exit(INTERRUPTED)

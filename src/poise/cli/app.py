@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
-import click
 import typer
 from typer.core import TyperGroup
 
@@ -48,7 +49,7 @@ poise learns new classes of images one after the other, without keeping all old 
 class _Grouped(TyperGroup):
     """Lists the commands in groups."""
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ANN401 - click's, which Typer may bundle
         """Write a section for each group."""
         for title, commands in _GROUPS.items():
             names = [command.__name__ for command in commands] or ["data"]
@@ -88,17 +89,19 @@ class _Lines(logging.Handler):
     """Writes to what stderr is at the moment: a progress bar takes its place, and shows lines above itself."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """One line."""
-        print(printable(self.format(record)), file=sys.stderr, flush=True)  # noqa: T201 - for the user
+        """Write one line; that nobody reads it any more stops no job."""
+        with suppress(BrokenPipeError):
+            print(printable(self.format(record)), file=sys.stderr, flush=True)  # noqa: T201 - for the user
 
 
 def run_command() -> NoReturn:
     """Run the command that was typed; a user's mistake is one line on stderr."""
     level = logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.CRITICAL
     logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # characters that the terminal's encoding lacks are no error
-            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed before the command began
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - to the end
+        getattr(sys, name).reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is no error
     try:
         _refuse_empty_words(sys.argv[1:])
         code = app(standalone_mode=False) or 0
@@ -113,18 +116,12 @@ def run_command() -> NoReturn:
         _fail(*_explain_system(error), everybodys=False)
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1, everybodys=False)
-    except ModuleNotFoundError as error:
-        package = (error.name or "poise").partition(".")[0]
-        if package == "poise":
-            raise
-        advice = "install it, or all that poise needs (in a clone of poise: pip install .)"
-        _fail(f"{package} is not installed for {sys.executable}; {advice}", 2)
     except RuntimeError as error:
         if "can't allocate memory" not in str(error):  # as torch says it
             raise
         _fail(_OUT_OF_MEMORY, 1, everybodys=False)
-    except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted without a checkpoint; what was saved before is still there", INTERRUPTED)
+    except typer.Abort as error:
+        raise KeyboardInterrupt from error
 
 
 def _explain_system(error: OSError) -> tuple[str, int]:

@@ -76,9 +76,9 @@ class Executor:
         """The results of all attempts in the order of asking, each time those that became known: none, one or more."""
         found: Iterator[Any]
         if isinstance(bench, CellBench):
-            found = self._run_cells(bench, list(attempts))  # type: ignore[arg-type]
+            found = self._run_cells(bench, list(attempts))
         elif isinstance(bench, Trials):
-            found = self._run_trials(bench, list(attempts))  # type: ignore[arg-type]
+            found = self._run_trials(bench, list(attempts))
         else:
             raise UserError(f"{type(bench).__name__} cannot be sent to a cluster")
         return found
@@ -130,7 +130,7 @@ class Executor:
         if device.startswith("cuda:"):
             raise UserError(f"device={device} is a GPU of this machine; on a cluster use device=cuda")
         gpu = device == "cuda" or (device == "auto" and bool(self._ray.cluster_resources().get("GPU")))
-        words = {"name": cell.name, "plan": cell.plan.as_json(), "out": str(out), "token": token}
+        words: dict[str, Any] = {"name": cell.name, "plan": cell.plan.as_json(), "out": str(out), "token": token}
         words |= {"checkpoint_seconds": bench.checkpoint_seconds}
         return self._task(run_cell, gpu=1 / (self.lanes or 1) if gpu else 0).remote(words, _circumstances())
 

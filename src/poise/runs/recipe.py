@@ -101,7 +101,7 @@ def recipe_with(values: Mapping[str, Any], changes: Sequence[tuple[list[str], An
     for path, value in changes:
         set_key(merged, path, value)
     keys = {path[0] for path, _ in changes}
-    if "groups" in keys and "setting" not in keys:
+    if "groups" in keys and "setting" not in keys and isinstance(merged.get("setting", ""), str):  # no table is lost
         merged["setting"] = "groups"
     if "setting" in keys and "groups" not in keys and merged["setting"] != "groups":
         merged.pop("groups", None)

@@ -448,8 +448,8 @@ def run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
 def _refuse_unshowable(run: RunRecord) -> None:
     """Work out what a report shows of a run, so that one that cannot be shown is told by its name here."""
     json.dumps([run.flat_recipe, run.accuracy_matrix, run.machines, run.axes, run.data, run.stream, run.seed])
-    for part in (*run.phases, *run.trials):
-        str(Action(**part.action))
+    for action in [part.action for part in run.phases] + [part.action for part in run.trials]:
+        str(Action(**action))
 
 
 def _free_name(path: Path, taken: set[str]) -> str:
@@ -673,7 +673,7 @@ def _with_phase_0(runs: Sequence[RunRecord]) -> list[RunRecord]:
     begun = {(run.seed, run.phase_0) for run in runs if run.starts_elsewhere}
     seeds = {seed for seed, _ in begun}
     own = [run.phase_0 or (RunFolder(run.path).phase_0_fingerprint() if run.seed in seeds else None) for run in runs]
-    origins = {
+    origins: dict[tuple[int, str | None], Mapping[str, Any]] = {
         (run.seed, phase_0): run.recipe
         for run, phase_0 in zip(runs, own, strict=True)
         if phase_0 is not None and not run.starts_elsewhere
