@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ import torch
 from hypothesis import settings
 from torch import nn
 
-from poise import Learner, store
+from poise import Learner, cli, store
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.data.sources import Source, open_source
 from poise.data.sources.registry import COLLECTIONS, RELEASES
@@ -363,6 +363,23 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def left(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the same run, left in its second phase as a kill would leave it, with two checkpoints."""
+    folder = tmp_path_factory.mktemp("left") / "run"
+    job = Run(make_plan("digits/lucir", load_recipe("digits/lucir", TINY)), RunFolder(folder), checkpoint_seconds=0)
+    going = job.starting()
+    list(islice(going, 9))
+    going.close()
+    return folder
+
+
+@pytest.fixture
+def stopped(left: Path, tmp_path: Path) -> RunFolder:
+    """A copy of that folder."""
+    return RunFolder(shutil.copytree(left, tmp_path / "stopped"))
+
+
 @pytest.fixture
 def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
     """What two equal runs have in common: result.json but for seconds and their digest, journal and weights."""
@@ -376,6 +393,30 @@ def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
 
 
 # Commands ----------------------------------------------------------------------------------------------------------
+
+
+
+class Done(NamedTuple):
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def poise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """Run a command in this process."""
+
+    def run(*words: object) -> Done:
+        monkeypatch.setattr(sys, "argv", ["poise", *map(str, words)])
+        with pytest.raises(SystemExit) as leaving:
+            cli.main()
+        printed = capsys.readouterr()
+        return Done(int(leaving.value.code or 0), printed.out, printed.err)
+
+    return run
+
 
 # Starts each command as a process of its own (forked before anything was computed, so that torch is imported once),
 # which sends itself a signal just before the n-th call of a function.

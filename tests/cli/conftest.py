@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from poise import cli
-
-from .samples import Command, Done
+from .samples import Command
 
 
 @pytest.fixture(autouse=True)
@@ -21,20 +18,6 @@ def _fresh_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("POISE_DATA", raising=False)
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-
-
-@pytest.fixture
-def poise(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """Run a command in this process."""
-
-    def run(*words: object) -> Done:
-        monkeypatch.setattr(sys, "argv", ["poise", *map(str, words)])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        printed = capsys.readouterr()
-        return Done(int(leaving.value.code or 0), printed.out, printed.err)
-
-    return run
 
 
 @pytest.fixture

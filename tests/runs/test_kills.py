@@ -1,9 +1,11 @@
-"""Killed at every point of every write, and with a full disk there: resumed to the same bytes."""
+"""Killed at any moment, at every point of every write, and with a full disk there: resumed to the same bytes."""
 
 from __future__ import annotations
 
 import errno
+import json
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,14 @@ from poise.runs import Plan, Run, RunFolder, reopen
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
+Command = Callable[..., tuple[int, str, str]]
+Driven = Callable[..., tuple[int, str]]
+
+RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0", "--out"]
+TRAINING = "poise.training.optimiser:Optimiser:step"
+HERDING = "poise.data.memory:herd"
+RENAMING = "pathlib:Path:replace"
+JOURNAL = "poise.journal:Journal:append"
 #: What writing is made of: flushed, renamed, removed, cut.
 WRITES = ("fsync", "replace", "unlink", "ftruncate")
 
@@ -62,12 +72,11 @@ def go_on(plan: Plan, folder: Path) -> None:
         job.start()
 
 
-@pytest.mark.parametrize("first", [9, 11])
 def test_killed_at_every_so_many_writes_it_arrives_at_the_same_bytes(
-    first: int, plan: Plans, reference: Path, outcome: Outcome, failing: Callable[..., None], tmp_path: Path
+    plan: Plans, reference: Path, outcome: Outcome, failing: Callable[..., None], tmp_path: Path
 ) -> None:
     """Again and again: each start gets one write further than the last, until the run is done."""
-    kills, number = 0, first
+    kills, number = 0, 9
     while True:
         failing(Killed(), number)
         try:
@@ -80,14 +89,62 @@ def test_killed_at_every_so_many_writes_it_arrives_at_the_same_bytes(
     assert outcome(tmp_path / "run") == outcome(reference)
 
 
-@pytest.mark.parametrize("number", [2, 8, 17, 29, 41])
+@pytest.mark.parametrize("number", [2, 17, 41])
 def test_a_disk_that_is_full_at_any_write_is_one_line_and_resumed(
     number: int, plan: Plans, reference: Path, outcome: Outcome, failing: Callable[..., None], tmp_path: Path
 ) -> None:
     failing(OSError(errno.ENOSPC, "No space left on device"), number)
-    end = "give the same command again" if number == 2 else r"nothing saved is lost\)"  # 2: nothing was saved yet
+    end = "give the command again" if number == 2 else r"nothing saved is lost\)"  # 2: nothing was saved yet
     with pytest.raises(RunFailed, match=rf"^no space left for [^\n]*{end}$"):
         go_on(plan(), tmp_path / "run")
     failing(Killed(), -1)
     go_on(plan(), tmp_path / "run")
     assert outcome(tmp_path / "run") == outcome(reference)
+
+
+# Processes ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("place", "number"), [(TRAINING, 6), (HERDING, 1), (JOURNAL, 9)])
+def test_killed_at_any_moment_it_goes_on_to_the_same_bytes(
+    place: str, number: int, driven: Driven, plan: Plans, reference: Path, outcome: Outcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    assert driven(place, number, signal.SIGKILL, *RUN, str(folder))[0] == -signal.SIGKILL
+    assert not (folder / "result.json").exists()
+    go_on(plan(), folder)
+    assert outcome(folder) == outcome(reference)
+
+
+def test_killed_again_and_again_it_still_arrives(
+    driven: Driven, reference: Path, outcome: Outcome, poise: Command, tmp_path: Path
+) -> None:
+    folder = str(tmp_path / "run")
+    assert driven(RENAMING, 1, signal.SIGKILL, *RUN, folder)[0] == -signal.SIGKILL  # before the run had begun
+    assert driven(TRAINING, 3, signal.SIGKILL, *RUN, folder)[0] == -signal.SIGKILL
+    words = ["resume", "--checkpoint-every", "0", folder]
+    assert driven(RENAMING, 3, signal.SIGKILL, *words)[0] == -signal.SIGKILL
+    assert driven(HERDING, 2, signal.SIGKILL, *words)[0] == -signal.SIGKILL
+    drawing = driven("poise.report.writing:make_page", 1, signal.SIGKILL, *words)
+    assert drawing[0] == -signal.SIGKILL
+    assert (tmp_path / "run" / "result.json").exists()
+    assert poise("resume", folder)[0] == 0
+    assert outcome(tmp_path / "run") == outcome(reference)
+    assert (tmp_path / "run" / "report" / "index.html").exists()
+    machine = json.loads((tmp_path / "run" / "machine.json").read_bytes())
+    assert [resume["exact"] for resume in machine["resumes"]] == [True] * len(machine["resumes"])
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_signal_writes_a_checkpoint_and_says_how_to_go_on(
+    signum: int, driven: Driven, plan: Plans, reference: Path, outcome: Outcome, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    words = [word if word != "0" else "60" for word in RUN]
+    code, printed = driven(HERDING if signum == signal.SIGINT else TRAINING, 2, signum, *words, str(folder))
+    assert code == 128 + signum
+    assert printed.splitlines()[-1] == f"poise: interrupted; continue with 'poise resume {folder}'"
+    assert "Traceback" not in printed
+    assert list((folder / "checkpoints").iterdir())
+    go_on(plan(), folder)
+    assert outcome(folder) == outcome(reference)

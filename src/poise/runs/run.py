@@ -92,6 +92,8 @@ class Run:
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
+        if self.world.leads and not self.folder.exists:
+            raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
         with self._open_folder(), as_many_threads(self._threads()):
             opened = self._restore()
             return (yield from self._run_phases(*opened))
@@ -203,8 +205,6 @@ class Run:
 
     def _threads(self) -> int:
         """As many threads as this run computes with, once it is resumed."""
-        if not self.folder.exists:
-            raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
         try:
             return Machine.read(self.folder.machine).threads_to_resume_with
         except Damaged as error:
