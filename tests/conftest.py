@@ -395,7 +395,6 @@ def outcome() -> Callable[[Path], tuple[dict[str, Any], bytes, bytes]]:
 # Commands ----------------------------------------------------------------------------------------------------------
 
 
-
 class Done(NamedTuple):
     """How a command ended."""
 

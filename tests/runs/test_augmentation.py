@@ -79,9 +79,9 @@ def test_phase_0_is_shared_only_with_the_same_augmentation(reference: Path, plan
     Run(plan(STRONG), strong).start()
     again = Run(plan(STRONG, f"start={strong.path}"), RunFolder(tmp_path / "again")).start()
     assert again["curve"][0]["accuracy"] == json.loads(strong.result.read_bytes())["curve"][0]["accuracy"]
-    with pytest.raises(UserError, match=r"augmentation=data, this run has autoaugment\+cutout; start from a run with"):
+    with pytest.raises(UserError, match="has other augmentation; start from a run"):
         Run(plan(STRONG, f"start={reference}"), RunFolder(tmp_path / "other")).start()
-    with pytest.raises(UserError, match=r"augmentation=autoaugment\+cutout, this run has data"):
+    with pytest.raises(UserError, match="has other augmentation"):
         Run(plan(f"start={strong.path}"), RunFolder(tmp_path / "another")).start()
 
 

@@ -51,7 +51,7 @@ def test_the_winner_has_the_best_average_of_all_candidates(result: dict[str, Any
     assert result["average_accuracy"] == max(known)
     winner = result["actions"][averages.index(max(known))]
     assert winner["action"] == result["resolved_policy"]["action"]
-    assert actions_table(result).splitsay_nothing[2].split()[1] == f"{max(known):.2f}"
+    assert actions_table(result).splitlines()[2].split()[1] == f"{max(known):.2f}"
     assert "–" in actions_table(result)
 
 

@@ -76,8 +76,8 @@ def test_what_was_measured_of_the_images_is_not_measured_again_on_resume(
     for events in (2, 100):  # what a resumed phase keeps is kept the next time, too
         found = stopped.newest_checkpoint()
         assert found is not None
-        assert found.meta["learner"]["phases"] == 0
-        assert found.meta["learner"]["pending"] is not None
+        assert found.meta.learner["phases"] == 0
+        assert found.meta.learner["pending"] is not None
         stopped, plan = reopen(tmp_path / "stopped")
         list(islice(Run(plan, stopped, checkpoint_seconds=0).resuming(), events))
     assert outcome(tmp_path / "stopped") == outcome(tmp_path / "whole")
@@ -97,13 +97,12 @@ def test_nothing_reads_a_pixel_before_the_first_phase_and_then_only_its_own(
     monkeypatch.setattr(PackedStore, "picture", noting)
     plan = plan_of(packed)
     job = Run(plan, RunFolder(tmp_path / "run"))
-    prepared = job._prepare()
+    job._prepare()
     assert not read
-    going = job._from_the_beginning(*prepared)
-    with job._open_folder():
-        for _ in range(3):
-            next(going)
-        going.close()
+    going = job.starting()
+    for _ in range(3):
+        next(going)
+    going.close()
     labels = plan.source.train().labels[sorted(read)]
     assert set(labels.tolist()) <= set(plan.stream[0])
 

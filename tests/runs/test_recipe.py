@@ -66,7 +66,7 @@ def test_der_trains_half_of_the_classes_first_as_released() -> None:
     found = dict[str, tuple[int, list[int]]]()
     for data in ("cifar100", "imagenet-subset", "imagenet", "tinyimagenet"):
         settings = load_recipe(f"{data}/der").settings
-        (first,) = settings.made_method.stages(Growth(0, 50))
+        first = settings.schedule.apply_to(*settings.made_method.stages(Growth(0, 50)))
         epochs = first.epochs(settings.schedule.epochs)
         rates = [settings.schedule.rate(first, epoch, epochs, 0.1) for epoch in range(epochs)]
         assert rates[0] == 0.1, "no warm-up"
@@ -79,7 +79,8 @@ def test_der_trains_half_of_the_classes_first_as_released() -> None:
 def test_der_trains_later_phases_of_imagenet_subset_as_released() -> None:
     settings = load_recipe("imagenet-subset/der").settings
     (main,) = settings.made_method.stages(Growth(50, 10))
-    rates = [settings.schedule.rate(main, epoch, 220, 0.1) for epoch in range(220)]
+    shaped = settings.schedule.apply_to(main)
+    rates = [settings.schedule.rate(shaped, epoch, 220, 0.1) for epoch in range(220)]
     assert rates[:3] + rates[19:21] == pytest.approx([0.005, 0.01, 0.015, 0.1, 0.1])
     assert [epoch for epoch in range(21, 220) if rates[epoch] != rates[epoch - 1]] == [80, 140, 180, 200]
     equal = load_recipe("imagenet-subset/der", ["setting=tfs", "options.first=warm"]).settings
@@ -189,7 +190,7 @@ def test_a_space_of_several_grids_survives_being_written(policy: str) -> None:
     ("word", "line"),
     [
         ("space=[{lr=[0.1]},{lt=[0.1]}]", "the space has an axis 'lt'"),
-        ("space=[{lr=[0.1]},{lr=[0.1,0.1]}]", "names a value twice"),
+        ("space=[{lr=[0.1]},{lr=[0.1,0.1]}]", "needs values, each once"),
         ("space=[{lr=[0.1]},{balance=['align']}]", "balance=align means nothing to this method"),
     ],
 )

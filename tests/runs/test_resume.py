@@ -197,7 +197,7 @@ def test_where_the_data_lie_may_change(tmp_path: Path) -> None:
         reopen(folder.path)
     change(folder, recipe__data=str(after))
     Image.new("RGB", (9, 9), (1, 2, 3)).save(after / "class 0" / "0.png")
-    with pytest.raises(UserError, match="are not those that .* was started with"):
+    with pytest.raises(UserError, match=r"are not those that .* was started with"):
         reopen(folder.path)
 
 
@@ -309,9 +309,7 @@ def test_damage_of_the_journal_after_the_older_checkpoint_costs_only_the_newest(
         ({"space": {"name": "other"}}, "space"),
     ],
 )
-def test_a_changed_recipe_is_named_and_nothing_is_touched(
-    keys: dict[str, Any], named: str, stopped: RunFolder
-) -> None:
+def test_a_changed_recipe_is_named_and_nothing_is_touched(keys: dict[str, Any], named: str, stopped: RunFolder) -> None:
     before = {path: path.read_bytes() for path in stopped.path.rglob("*") if path.is_file() and path != stopped.recipe}
     change(stopped, **keys)
     with pytest.raises(UserError, match=r"^[^\n]*$") as refused:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ SHORT = ("epochs=1", "batch=64")  # as in `plan`
 STREAM = "groups=[3,2,2]"
 TRYING = (
     *("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead"),
-    *("images_per_class=40", "batch=16"),
+    *("images_per_class=20", "batch=16"),
 )
 
 
@@ -71,15 +70,7 @@ def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path
     assert "stored  held" in both
 
 
-def test_results_of_before_are_still_shown(reference: Path) -> None:
-    result = json.loads((reference / "result.json").read_text())
-    for point in result["curve"]:
-        del point["held_images"], point["budget_images"]
-    assert "– of –" in run_table(run_of_result(result))
-    assert " – " in comparison_table([run_of_result(result)])
-
-
-@pytest.mark.parametrize("number", [9, 14, 20])
+@pytest.mark.parametrize("number", [14])
 def test_killed_anywhere_and_resumed_it_gives_the_same_bytes(
     number: int, rmm: Plans, outcome: Outcome, whole: Path, tmp_path: Path
 ) -> None:
@@ -106,9 +97,9 @@ def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, 
     result = Run(rmm(start, plain), RunFolder(tmp_path / "rmm")).start()
     assert result["curve"][0]["held_images"] == result["curve"][0]["budget_images"] > 0
     for words, why in {
-        (): r"kept 15 images after phase 0 \(5 per class\) and .*RMM, ρ = 0.8.*, or set memory.after_phase_0=plain$",
-        ("memory.knows_increment=true",): "RMM as released.* start from a run with this memory, or leave start out$",
-        (plain, "memory.per_class=4"): r"keeps others \(4 per class\)",
+        (): r"kept other images after phase 0 \(per_class=5\) than .*rule=rmm.*, or set memory.after_phase_0=plain$",
+        ("memory.knows_increment=true",): "has other next group; start from a run of the same data",
+        (plain, "memory.per_class=4"): r"than this run keeps \(per_class=4",
     }.items():
         with pytest.raises(UserError, match=why):
             Run(rmm(start, *words), RunFolder(tmp_path / "refused")).start()
@@ -124,34 +115,17 @@ def test_a_phase_0_of_rmm_is_shared_by_its_share_and_not_with_plain_runs(
     later = Run(rmm(words, start), RunFolder(tmp_path / "later")).start()
     whole = Run(rmm(words), RunFolder(tmp_path / "whole")).start()
     assert later["curve"] == whole["curve"]
-    with pytest.raises(UserError, match=r"RMM, ρ = 0\.8.* keeps others \(5 per class, RMM, ρ = 0\.5\)"):
+    with pytest.raises(UserError, match=r"0\.8.* than this run keeps \(.*0\.5.*\)"):
         Run(rmm(start, "memory.allocation=0.5"), RunFolder(tmp_path / "half")).start()
-    with pytest.raises(UserError, match=r"keeps others \(5 per class\);"):
+    with pytest.raises(UserError, match=r"than this run keeps \(per_class=5\);"):
         Run(plan(STREAM, start, name="digits/aanets"), RunFolder(tmp_path / "plain")).start()
-
-
-def test_a_folder_written_before_there_was_the_key_goes_on_by_its_own_rule(
-    rmm: Plans, outcome: Outcome, tmp_path: Path
-) -> None:
-    plain = "memory.after_phase_0=plain"
-    Run(rmm(plain), RunFolder(tmp_path / "whole")).start()
-    with pytest.raises(KeyboardInterrupt):
-        Run(rmm(plain), RunFolder(tmp_path / "run"), (Killer(5),), checkpoint_seconds=0).start()
-    saved = json.loads((tmp_path / "run" / "recipe.json").read_text())
-    assert saved["recipe"]["memory"].pop("after_phase_0") == "plain"
-    (tmp_path / "run" / "recipe.json").write_text(json.dumps(saved))
-    folder, again = reopen(tmp_path / "run")
-    assert not folder.difference(rmm(plain).as_json())
-    assert "memory=" in folder.difference(rmm().as_json())
-    Run(again, folder).resume()
-    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_released_phase_0_is_shared_only_where_the_same_comes_next(rmm: Plans, tmp_path: Path) -> None:
     told = "memory.knows_increment=true"
     Run(rmm(told, "groups=[[0,1],[2],[3]]"), RunFolder(tmp_path / "first"), until=1).start()
     start = f"start={tmp_path / 'first'}"
-    with pytest.raises(UserError, match="another next group"):
+    with pytest.raises(UserError, match="other next group"):
         Run(rmm(told, start, "groups=[[0,1],[2,3]]"), RunFolder(tmp_path / "other")).start()
     Run(rmm(told, start, "groups=[[0,1],[2],[4]]"), RunFolder(tmp_path / "same"), until=2).start()
 
@@ -159,13 +133,11 @@ def test_a_released_phase_0_is_shared_only_where_the_same_comes_next(rmm: Plans,
 def test_what_a_recipe_says_of_it() -> None:
     recipe = load_recipe("digits/rmm")
     shares = (0.8, 0.8, 0.6, 0.6, 0.6, 0.6)
-    assert recipe.memory.budget() == Budget(5, rule="rmm", allocation=shares)
-    assert load_recipe("cifar100/rmm").memory.budget() == Budget(20, rule="rmm", allocation=shares)
+    assert recipe.settings.memory == Budget(5, rule="rmm", allocation=shares)
+    assert load_recipe("cifar100/rmm").settings.memory == Budget(20, rule="rmm", allocation=shares)
     longer = (*[0.7] * 10, *[0.8] * 5, *[0.9] * 11)
-    assert load_recipe("cifar100/rmm-25").memory.budget() == Budget(20, rule="rmm", allocation=longer)
-    assert load_recipe("digits/rmm", ["memory.allocation=0.5"]).memory.budget().rho(3) == 0.5
-    plain = load_recipe("digits/lucir").model_dump(mode="json")["memory"]
-    assert plain == {"per_class": 5, "total": None, "reserve": 0}  # as it always was written
+    assert load_recipe("cifar100/rmm-25").settings.memory == Budget(20, rule="rmm", allocation=longer)
+    assert load_recipe("digits/rmm", ["memory.allocation=0.5"]).settings.memory.rho(3) == 0.5
     with pytest.raises(UserError, match=r"memory\.rule=rmm"):
         load_recipe("digits/lucir", ["policy=race", "space={allocation=[0.1,0.5]}"])
     with pytest.raises(UserError, match=r"did you mean 'memory\.allocation'"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -257,7 +256,7 @@ def test_a_refused_run_leaves_no_folder(word: str, plan: Plans, tmp_path: Path) 
 
 def test_a_recipe_file_that_lost_its_keys_is_damage_in_one_line(tmp_path: Path) -> None:
     (tmp_path / "recipe.json").write_text('{"format": 1}')
-    with pytest.raises(Exception, match="recipe.json is not as poise writes it .*; restore it"):
+    with pytest.raises(Exception, match=r"recipe\.json is not as poise writes it .*; restore it"):
         reopen(tmp_path)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from poise import UserError
 from poise.methods import METHODS
 from poise.runs import load_recipe
-from poise.runs.starting import read_start
+from poise.runs.plan import read_start
 
 STARTS = sorted((Path(__file__).parents[2] / "paper" / "starts").iterdir())
 AANETS = [path for path in STARTS if "aanets" in path.name]
@@ -45,7 +45,7 @@ def test_plain_runs_start_from_what_was_kept(path: Path) -> None:
 def test_rmm_cannot_start_from_them_unless_by_the_plain_rule(path: Path) -> None:
     rmm = load_recipe("cifar100/rmm", words(path))
     with pytest.raises(
-        UserError, match=r"kept \d+ images .* keeps others .*RMM, ρ = 0\.8.*after_phase_0=plain$"
+        UserError, match=r"kept other images after phase 0 \(memory=20\) than .*rule=rmm.*after_phase_0=plain$"
     ) as told:
         read_start(path, rmm.settings, {}, nothing)
     assert "\n" not in str(told.value)

@@ -103,6 +103,7 @@ class Stage:
     rises to its start.
 
     Attributes:
+        keeps_milestones: whether a recipe's milestones are for other stages than this one.
         clamp: the largest size of any single value of a gradient, if there is one.
         weight_decay: in the place of the schedule's, if there is one.
         temperature: by which logits are divided where they are compared with labels (`Output.adjusted`).
@@ -124,6 +125,7 @@ class Stage:
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
+    keeps_milestones: bool = False
     cosine: bool = False
     warmup: float = 0.0
     lr: float | None = None

@@ -21,7 +21,7 @@ EPOCHS = 170  # of the representation stage as released for CIFAR; what follows 
 WARMUP = 10 / EPOCHS
 REPRESENTATION = Stage(milestones=(110 / EPOCHS, 130 / EPOCHS), warmup=WARMUP, teacher=None)
 #: How the released code trains a first phase of half of the classes: 200 epochs, ×0.1 at 60, 120 and 160.
-PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), teacher=None)
+PLAIN = Stage(share=200 / EPOCHS, milestones=(0.3, 0.6, 0.8), keeps_milestones=True, teacher=None)
 
 
 @register

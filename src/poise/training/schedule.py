@@ -23,7 +23,7 @@ class Schedule(ScheduleKeys):
         if stage.name == BALANCE:
             share = stage.share if self.balance_share is None else self.balance_share
             return replace(stage, share=share, lr=stage.lr if self.balance_lr is None else self.balance_lr)
-        if stage.name == MAIN and self.milestones is not None and stage.share == 1:  # DER's first phase has another
+        if stage.name == MAIN and self.milestones is not None and not stage.keeps_milestones:
             stage = replace(stage, milestones=self.milestones, cosine=False)
         return stage
 
