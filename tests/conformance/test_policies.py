@@ -25,9 +25,7 @@ VARIANTS: list[tuple[str, Options]] = [
     ("race", {"finalists": 1, "rungs": 2}),
 ]
 WRAPPERS: list[Options] = [{}, {"safe": 1.0}, {"every": 2}, {"safe": 0.0, "every": 3}]
-CASES = [
-    (name, {**own, **around}) for name, own in VARIANTS for around in WRAPPERS if PRESETS[name].tunes or not around
-]
+CASES = [(name, {**own, **around}) for name, own in VARIANTS for around in WRAPPERS]
 
 
 class TestPolicies(PolicySuite):

@@ -82,7 +82,7 @@ def test_the_head_start_decides_where_little_is_seen_and_not_where_much_is() -> 
 
 
 def test_a_method_names_its_favourite() -> None:
-    space = Learner("lucir", device="cpu").space
+    space = Learner("lucir", device="cpu").action_space
     assert space.favourite is not None
     favourite = space.actions[space.favourite]
     assert (favourite["feature_kd"], favourite.adjustment, favourite.old_rows, favourite.lr) == (0, 1, "trained", 0.1)
@@ -116,11 +116,6 @@ def test_phases_in_which_nothing_is_tried_do_not_count() -> None:
 
 
 def test_a_favourite_is_on_record() -> None:
-    space = Learner("lucir", device="cpu").space
+    space = Learner("lucir", device="cpu").action_space
     assert space.favourite is not None
     assert space.as_json()["favourite"] == dict(space.actions[space.favourite])
-
-
-def test_a_loss_without_competing_classes_has_no_counts_to_adjust_for() -> None:
-    assert "adjustment" not in Learner("icarl", options={"loss": "sigmoid"}, device="cpu").space.axes
-    assert "adjustment" in Learner("icarl", device="cpu").space.axes

@@ -143,7 +143,7 @@ def learned(seed: int, count: int) -> Reinforce:
 def test_it_learns_which_arm_is_best_in_which_state(seed: int) -> None:
     policy = learned(seed, 400)
     few, many = state_of(60, 5, 1200), state_of(30, 30, 600)
-    best = [SPACE.index(BASE.replace(feature_kd=strength, lr=rate)) for strength, rate in ((2, 0.05), (0, 0.1))]
+    best = [SPACE.actions.index(BASE.replace(feature_kd=strength, lr=rate)) for strength, rate in ((2, 0.05), (0, 0.1))]
     assert [policy.decide(few), policy.decide(many)] == best
     for state, arm in zip((few, many), best, strict=True):
         assert policy.probabilities(state)[arm] > 0.5

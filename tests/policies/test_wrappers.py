@@ -144,7 +144,6 @@ def test_every_tunes_some_phases_and_repeats_the_decision_in_between(every: int,
         ("exp3", {"rule": "printd"}, "did you mean 'printed'"),
         ("exp3", {"xi": 0}, "above 0"),
         ("online", {"carry": 2.0}, "between 0 and 1"),
-        ("fixed", {"trials": 3}, "no option 'trials'"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_do(name: str, options: dict[str, bool | float | str], message: str) -> None:

@@ -129,13 +129,20 @@ def test_no_more_threads_than_here_where_the_bytes_differ_anyway(
 
 OWN_CODE = """
 from poise.methods import METHODS
-from poise.policies import Fixed
+from poise.policies import Policy
 
 class Mine(METHODS["lucir"]):
     name = "mine"
 
-class MyPolicy(Fixed):
-    pass
+class MyPolicy(Policy):
+    def propose(self):
+        return ()
+
+    def learn(self, outcomes):
+        pass
+
+    def decide(self):
+        return self.setup.space.default
 """
 
 
@@ -147,7 +154,7 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     module = importlib.import_module("my_code")
     monkeypatch.setitem(METHODS, "mine", module.Mine)
     monkeypatch.setitem(POLICIES, "my-policy", partial(module.MyPolicy))
-    monkeypatch.setitem(PRESETS, "my-policy", Preset(tunes=False))
+    monkeypatch.setitem(PRESETS, "my-policy", Preset())
     words = "method=mine", "policy=my-policy"
     opened = interrupted(plan(*words), tmp_path / "run")
     shutil.copytree(opened.path, tmp_path / "again")

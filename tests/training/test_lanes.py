@@ -454,7 +454,7 @@ class TestOnAGpu:
 
     def first(self, backend: Backend, method: Method | None = None, number: int = 0) -> LocalPhase:
         """What every trial of that round starts with."""
-        return draw_tasks(self.trials(backend, 1, method).inputs, number)[0].first
+        return draw_tasks(self.trials(backend, 1, method).inputs, number)[0][1]
 
     def trained(self, lane: Lane, begun: LocalPhase, action: Action, number: int) -> dict[str, Tensor]:
         trainer: Trainer = lane.trainer(begun, action, 3, ("round", number))

@@ -106,7 +106,7 @@ def test_after_the_first_phase_fc_counts_unless_the_action_says_another() -> Non
 def test_with_a_tuning_policy_the_classifier_is_auto_unless_it_was_said(
     changes: dict[str, Any], classifiers: set[str]
 ) -> None:
-    space = Learner(**{**SMALL, **changes}).space
+    space = Learner(**{**SMALL, **changes}).action_space
     assert {action.classifier for action in space.actions} == classifiers
 
 
@@ -225,7 +225,7 @@ def test_killed_before_or_after_the_trials_that_judge_it_ends_with_the_same_byte
     events, states = told_and_saved(straight, arriving)
     judged = straight.knowledge.hits
     assert judged == hits_of_the_decided(events)
-    trials = len(straight.space)
+    trials = len(straight.action_space)
     places = {
         0,
         *(events.index(event) for event in tried_in(events)),

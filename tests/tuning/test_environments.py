@@ -8,11 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise import draws
 from poise.data import ImageSet, Memory
 from poise.methods import Growth
-from poise.tuning import TrialSettings, is_possible
-from poise.tuning.environments import Environment, draw_environments, local_environment, look_ahead
+from poise.tuning import TrialSettings
+from poise.tuning.environments import Environment, draw_ahead, draw_environments, draw_local
 
 
 def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
@@ -22,10 +21,19 @@ def image_set(sizes: dict[int, int], first: int = 0) -> ImageSet:
     return ImageSet(pixels, labels, torch.arange(first, first + len(labels)))
 
 
+def inputs_of(
+    memory: Memory, new: ImageSet, reserve: ImageSet, old: int = 1, validation: int = 10, *, even: bool = True
+) -> Any:
+    """What an environment is drawn from."""
+    context = SimpleNamespace(seed=0, phase=1, growth=Growth(old, 1))
+    settings = TrialSettings(validation=validation, even=even, environment="both")
+    return SimpleNamespace(context=context, memory=memory, new=new, reserve=reserve, settings=settings)
+
+
 def drawn(
     memory: Memory, new: ImageSet, reserve: ImageSet, number: int = 0, per_class: int = 10, *, even: bool = True
 ) -> Environment | None:
-    return local_environment(memory, new, reserve, draws.generator(0, "environment", 1, number), per_class, even=even)
+    return draw_local(inputs_of(memory, new, reserve, validation=per_class, even=even), number)
 
 
 def counts(images: ImageSet) -> dict[int, int]:
@@ -141,7 +149,7 @@ def test_where_no_class_that_arrived_can_be_judged_there_is_no_environment(sizes
 def ahead(
     memory: Memory, new: ImageSet, reserve: ImageSet, old: int, number: int = 0, per_class: int = 10
 ) -> Environment | None:
-    return look_ahead(memory, new, reserve, old, draws.generator(0, "environment", 1, number), per_class)
+    return draw_ahead(inputs_of(memory, new, reserve, old, per_class), number)
 
 
 def real(images: ImageSet, rows: tuple[int, ...] | None) -> dict[int, int]:
@@ -228,23 +236,9 @@ def test_a_look_ahead_is_the_same_at_the_same_address_only() -> None:
     assert len({tuple(origins) for _, origins, _ in drawn_again}) == 4
 
 
-few = st.integers(0, 4)
-
-
-@given(
-    st.sampled_from(["local", "lookahead", "both"]),
-    st.booleans(),
-    st.integers(0, 3),
-    *(st.lists(few, min_size=5, max_size=5) for _ in range(4)),
-)
-def test_whether_there_is_an_environment_is_known_without_drawing_one(
-    environment: str, even: bool, old: int, kept: list[int], reserved: list[int], new: list[int], fresh: list[int]
-) -> None:
-    known, arrived = range(old), range(5)
-    fresh = [min(pair) for pair in zip(new, fresh, strict=True)]  # at most half of a class is reserve
-    memory = Memory(*(image_set({label: sizes[label] for label in known}) for sizes in (kept, reserved)))
-    parts = [image_set({label: sizes[label] for label in arrived}) for sizes in (new, fresh)]
-    settings = TrialSettings(environment=environment, even=even)
-    context: Any = SimpleNamespace(seed=0, phase=1, growth=Growth(old, 5 - old))
-    inputs: Any = SimpleNamespace(context=context, memory=memory, new=parts[0], reserve=parts[1], settings=settings)
-    assert is_possible(settings, old, memory, *parts) == bool(draw_environments(inputs, 0))
+def test_where_no_look_ahead_is_possible_the_local_environment_stands_alone() -> None:
+    memory, many, single = Memory(image_set({0: 20}), NONE), image_set({1: 30, 2: 30}, 50), image_set({1: 30}, 50)
+    for new, aheads in ((many, [False, True]), (single, [False])):
+        found = draw_environments(inputs_of(memory, new, NONE), 0)
+        assert [environment.later is not None for environment in found] == aheads
+    assert draw_environments(inputs_of(Memory(NONE, NONE), single, NONE), 0) == []  # it would only reward forgetting

@@ -24,11 +24,9 @@ from poise.tuning.offline import (
     OFFLINE,
     OfflineOptions,
     PseudoTasks,
-    _draw_held_out,
-    _keep_playable,
-    _pseudo_stream,
-    _sizes,
-    _StreamState,
+    StreamState,
+    phase_sizes,
+    pseudo_stream,
     reinforce_after,
 )
 from poise.tuning.results import Episode
@@ -242,7 +240,7 @@ def test_a_first_phase_that_diverges_teaches_nothing(context: PhaseContext, imag
 
 def test_pseudo_streams_start_from_half_or_in_even_slices(images: ImageSet) -> None:
     sizes = {
-        tuple(len(torch.unique(phase.labels)) for phase in _pseudo_stream(images, 2, generator(number)).phases)
+        tuple(len(torch.unique(phase.labels)) for phase in pseudo_stream(images, 2, generator(number))[0])
         for number in range(20)
     }
     assert sizes == {(3, 2, 1), (2, 2, 2)}
@@ -259,22 +257,22 @@ def test_pseudo_streams_start_from_half_or_in_even_slices(images: ImageSet) -> N
     ],
 )
 def test_sizes_are_as_even_as_possible(classes: int, phases: int, half: list[int], even: list[int]) -> None:
-    assert _sizes(classes, phases, from_half=True) == half
-    assert _sizes(classes, phases, from_half=False) == even
+    assert phase_sizes(classes, phases, from_half=True) == half
+    assert phase_sizes(classes, phases, from_half=False) == even
 
 
 def test_a_pseudo_stream_has_every_image_once_and_rows_in_the_order_of_arrival(images: ImageSet) -> None:
     orders = set()
     for number in range(10):
-        stream = _pseudo_stream(images, 2, generator(number))
-        parts = [*stream.phases, stream.valid]
+        phases, valid = pseudo_stream(images, 2, generator(number))
+        parts = [*phases, valid]
         origins = torch.cat([part.origins for part in parts])
         assert sorted(origins.tolist()) == images.origins.tolist()
         labels = torch.cat([part.labels for part in parts])
         rows = dict(zip(labels.tolist(), images.labels[origins].tolist(), strict=True))
         assert sorted(rows) == list(range(CLASSES))
         assert [rows[row] for row in labels.tolist()] == images.labels[origins].tolist()
-        arrived = [int(row) for phase in stream.phases for row in torch.unique(phase.labels)]
+        arrived = [int(row) for phase in phases for row in torch.unique(phase.labels)]
         assert arrived == list(range(CLASSES))
         orders.add(tuple(rows[row] for row in range(CLASSES)))
     assert len(orders) == 10
@@ -282,9 +280,9 @@ def test_a_pseudo_stream_has_every_image_once_and_rows_in_the_order_of_arrival(i
 
 def test_a_tenth_of_each_class_is_held_out_but_at_least_one_image() -> None:
     labels = torch.tensor([0] * 2 + [1] * 19 + [2] * 45)
-    picks = _draw_held_out(labels, generator(0))
-    assert torch.bincount(labels[picks]).tolist() == [1, 1, 4]
-    assert len(set(picks.tolist())) == 6
+    some = ImageSet(torch.zeros(len(labels), 1, 4, 4, dtype=torch.uint8), labels, torch.arange(len(labels)))
+    held_out = pseudo_stream(some, 2, generator(0))[1].origins
+    assert torch.bincount(labels[held_out]).tolist() == [1, 1, 4]
 
 
 def generator(number: int) -> np.random.Generator:
@@ -313,7 +311,7 @@ def test_fewer_than_4_classes_are_refused_before_anything_is_played(context: Pha
 
 def test_a_class_of_one_image_is_left_out(context: PhaseContext, images: ImageSet) -> None:
     single = images.select(torch.cat([torch.tensor([0]), (images.labels > 0).nonzero().flatten()]))
-    playable = _keep_playable(single)
+    playable = tasks_of(context, single).images
     assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
     assert 0 not in playable.origins
     assert len(played(context, single, FEW.replace(episodes=1))[0].steps) > 0
@@ -361,10 +359,9 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
     tasks = tasks_of(context, images, rho=0.2 if by_action else 0.5)
     action = Action(**own, allocation=0.5) if by_action else own
     phases = [images.of_labels(group) for group in ([0, 1], [2, 3], [4, 5])]  # 26, 34 and 42 images
-    at: _StreamState | None = _StreamState.beginning(context, 0, images)
+    at: StreamState = tasks.begin(0)
     for new, taken in zip(phases, (own, action, action), strict=True):
-        assert at is not None
-        at = ended(at.after(new, taken, tasks))
+        at = ended(tasks.learn(at, new, taken))
     assert sizes[:2] == [(0, 26), (2 * QUOTA, 34)]
     kept = 2 * QUOTA + 2 * ((4 * QUOTA + 17) // 4)  # half of the room of 34 images for four classes
     assert sizes[2] == (kept, 4 * QUOTA + 42 - kept)
@@ -375,8 +372,7 @@ def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
     first_rho: float, context: PhaseContext, images: ImageSet
 ) -> None:
     tasks, new = tasks_of(context, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
-    at = ended(_StreamState.beginning(context, 0, images).after(new, context.method.default_action, tasks))
-    assert at is not None
+    at = ended(tasks.learn(tasks.begin(0), new, context.method.default_action))
     most = (2 * QUOTA + math.floor(first_rho * 26)) // 2
     assert at.rho == first_rho
     assert torch.bincount(at.kept.labels).tolist() == [min(most, 12), min(most, 14)]

@@ -12,14 +12,15 @@ from poise.methods import make_method
 from poise.policies import POLICIES, PRESETS, Preset, Setup
 from poise.spaces import make_space
 from poise.tuning import BilevelTuner, OfflineTuner, PolicyTuner, TrialSettings, Tuner, tuner_kind, tuner_names
+from poise.tuning.search import FixedTuner
 
 OWN = make_method("lucir").default_action
 SETUP = Setup(make_space({"lr": [0.1, 0.05]}, OWN), short=4, full=40, seed=0)
-KINDS: dict[str, type[Tuner]] = {"bilevel": BilevelTuner, "offline-rl": OfflineTuner}
+KINDS: dict[str, type[Tuner]] = {"fixed": FixedTuner, "bilevel": BilevelTuner, "offline-rl": OfflineTuner}
 
 
 def test_every_policy_and_every_other_tuner_has_a_name() -> None:
-    assert tuner_names() == [*POLICIES, "bilevel", "offline-rl"]
+    assert tuner_names() == [*POLICIES, "fixed", "bilevel", "offline-rl"]
 
 
 @pytest.mark.parametrize("name", tuner_names())

@@ -191,11 +191,9 @@ class Watched(Trials):
 
     followed: tuple[LocalPhase, Model, LocalPhase] | None = None
 
-    def _begin_next(
-        self, attempt: Attempt, environment: Environment, begun: LocalPhase, trainer: Trainer
-    ) -> LocalPhase:
-        following = super()._begin_next(attempt, environment, begun, trainer)
-        self.followed = begun, following.context.model, following
+    def _next(self, attempt: Attempt, environment: Environment, at: Any, trainer: Trainer) -> Any:
+        following = super()._next(attempt, environment, at, trainer)
+        self.followed = at.begun, following.begun.context.model, following.begun
         return following
 
 
@@ -225,10 +223,10 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
-    (task,) = draw_tasks(trials.inputs, 0)
+    ((environment, first),) = draw_tasks(trials.inputs, 0)
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
-        kept = trials._exemplars(task.environment, task.first, task.first.model, action)
-        counts = torch.bincount(ImageSet.joined([task.environment.kept, task.environment.new]).labels)
+        kept = trials._exemplars(environment, first, first.model, action)
+        counts = torch.bincount(ImageSet.joined([environment.kept, environment.new]).labels)
         assert torch.bincount(kept.labels).tolist() == [min(most, each) for each in counts.tolist()]
 
 

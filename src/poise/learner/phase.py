@@ -45,6 +45,7 @@ from poise.training import (
     read_switches,
 )
 from poise.tuning import (
+    AUTO,
     Choice,
     ClassifierRule,
     Reward,
@@ -146,7 +147,7 @@ class Phase:
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
         assert self.trainer is not None
-        self.task.trials.rest()
+        self.task.rest()
         self._saved = self.trainer.state()
         for event in self.trainer.run():
             if isinstance(event, EpochDone | StageDone):  # the phase can be resumed from here
@@ -175,8 +176,7 @@ class Phase:
         self.context = self.material.context
         own = settings.made_method.default_action.classifier
         self.rule = ClassifierRule(own, known.classifier, known.phases, known.hits)
-        trials = Trials(self._trial_inputs(), executor=self.runtime.executor, witness=self._witness())
-        self.task = Task(trials, self.rule.classifier_for, known.history, reward=self.reward)
+        self.task = Task(arrival.phase, self._make_trials, self.rule.classifier_for, known.history, reward=self.reward)
         if pending is not None:
             self.task.history.extend(pending.history)
             if (line := changed_switches(pending.switches, self.context.backend)) is not None:
@@ -245,14 +245,15 @@ class Phase:
         """Whether nothing of the network is trained in this phase."""
         return self.material.whole is not None or self.context.model.is_frozen
 
-    def _trial_inputs(self) -> TrialInputs:
+    def _make_trials(self) -> Trials:
+        """What actions are tried on, and where."""
         budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
-        quota = budget.quota(len(classes)) - budget.reserve
-        images = self.material.kept, self.material.new, self.material.reserve
-        return TrialInputs(
+        inputs = TrialInputs(
             self.context,
-            *images,
-            quota,
+            self.material.kept,
+            self.material.new,
+            self.material.reserve,
+            budget.quota(len(classes)) - budget.reserve,
             self.settings.trials,
             rho=budget.rho(max(phase, 1)),  # pseudo tasks of the first phase are about the later ones
             first_rho=budget.rho(0),
@@ -261,19 +262,16 @@ class Phase:
             classes=classes,
             planned=self.settings.schedule.epochs,
         )
+        return Trials(inputs, executor=self.runtime.executor, witness=self._witness())
 
     # In it ------------------------------------------------------------------------------------------------------
 
     def _choose(self) -> Generator[Event, None, Choice]:
         """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
         given, tuner = self.arrival.action, self.settings.tuner
-        if self.arrival.phase == 0:
-            first = given or self._first_action
-            yield from tuner.prepare(self.task, first)
-            return Choice(first)
-        if given is not None:
-            return Choice(given)
-        return (yield from tuner.choose(self.task))
+        if given is None and self.arrival.phase == 0:
+            given = self._first_action
+        return tuner.choose(self.task) if given is None else tuner.accept(self.task, given)
 
     @property
     def _first_action(self) -> Action:
@@ -393,17 +391,15 @@ def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
 def planned_work(settings: Settings, phase: int, growth: Growth, images: int, *, tunes: bool = True) -> list[Progress]:
     """The parts of a phase that trains on so many images, nothing of them done yet."""
     schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
-    plan = settings.tuner.plan(phase) if tunes else Planned()
-    pace = schedule.epochs / settings.schedule.epochs
-    trainings = settings.trials.trainings(growth.new) if phase else 1
-    balancing = (method.balancing,) if action.balance == "finetune" and growth.old else ()
-    stages = [schedule.apply_to(stage) for stage in (*method.stages(growth), *balancing)]
-    judged = judging_epochs(settings.trials, action, phase, schedule.epochs)
-    tuning = plan.epochs * pace * images * trainings + plan.steps * min(schedule.batch, images)
+    kind, plan, parts = settings.tuner.kind, Planned(), dict[str, float]()
+    if tunes and (kind.tunes or action.classifier == AUTO):
+        plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
+        tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings
+        parts["trials" if kind.asks else kind.name] = tuning + plan.steps * min(schedule.batch, images)
+        if not (plan.full or settings.memory.reserve):
+            judged = judging_epochs(settings.trials, action, phase, schedule.epochs)
+            parts["classifiers"] = judged * images * trainings
+    stages = (*method.stages(growth), *((method.balancing,) if action.balance == "finetune" and growth.old else ()))
+    parts["training"] = images * sum(schedule.apply_to(stage).epochs(schedule.epochs) for stage in stages)
     words = f"{plan.trials} trials"
-    parts = {
-        "trials" if settings.kind.asks else settings.kind.name: tuning,
-        "classifiers": 0 if plan.full or settings.memory.reserve else judged * images * trainings,
-        "training": images * sum(stage.epochs(schedule.epochs) for stage in stages),
-    }
     return [Progress(phase, part, 0, round(count), words) for part, count in parts.items() if count]

@@ -3,7 +3,7 @@
 A policy asks for trials, is told their outcomes, and decides; it never sees a model or an image.
 """
 
-from poise.policies.base import Decided, Fixed, Outcome, Policy, Setup, Trial, Tried, Wish, replay
+from poise.policies.base import Decided, Outcome, Policy, Setup, Trial, Tried, Wish, replay
 from poise.policies.catalog import (
     DEFAULT_POLICY,
     MOST_TRIALS,
@@ -16,7 +16,7 @@ from poise.policies.catalog import (
     register,
     resolved_options,
 )
-from poise.policies.plans import Planned, new_epochs, plan_trials
+from poise.policies.plans import Planned, plan_trials
 
 __all__ = [
     "DEFAULT_POLICY",
@@ -26,7 +26,6 @@ __all__ = [
     "UNTUNED",
     "WRAPPER_OPTIONS",
     "Decided",
-    "Fixed",
     "Outcome",
     "Planned",
     "Policy",
@@ -36,7 +35,6 @@ __all__ = [
     "Tried",
     "Wish",
     "make_policy",
-    "new_epochs",
     "plan_trials",
     "register",
     "replay",

@@ -35,10 +35,6 @@ class Setup:
     full: int
     seed: int
 
-    def __post_init__(self) -> None:
-        if self.short < 1 or self.full < 1:
-            raise UserError(f"a trial needs at least one epoch, not {self.short} (or {self.full} at full length)")
-
 
 class Wish(NamedTuple):
     """A trial that a policy would like to run; equal wishes mean the same training."""
@@ -137,6 +133,7 @@ class Policy(ABC):
         self.told: dict[Wish, Outcome] = {}  # in this phase
         self._asked: dict[Wish, Trial] = {}  # in this phase
         self._longest: dict[tuple[int, int, bool], Trial] = {}  # by arm, round and `full`, in this phase
+        self.epochs = 0  # that the finished trials of this phase trained, without those that they continued
         self._batch: list[Trial] = []  # the trials asked for last
         self._open: dict[int, Trial] = {}  # those of the batch whose outcome is not known yet
 
@@ -148,7 +145,7 @@ class Policy(ABC):
             raise ValueError(f"phase {phase} begins after phase {self.phase}; replay a fresh policy to go back")
         if self._open:
             raise ValueError(f"phase {phase} begins while trials of phase {self.phase} are open")
-        self.phase, self.told, self._asked, self._longest = phase, {}, {}, {}
+        self.phase, self.told, self._asked, self._longest, self.epochs = phase, {}, {}, {}, 0
         self.start()
 
     def ask(self) -> list[Trial]:
@@ -207,7 +204,9 @@ class Policy(ABC):
         )
         if wish in self._asked:
             raise UserError(f"{self._name}: propose returned {wish} twice in a phase; use another round")
-        trial = Trial(len(self._asked), wish.arm, wish.epochs, self._find_continuation(wish), wish.round, wish.full)
+        earlier = self._longest.get((wish.arm, wish.round, wish.full))
+        continues = earlier.id if earlier is not None and earlier.epochs < wish.epochs else None
+        trial = Trial(len(self._asked), wish.arm, wish.epochs, continues, wish.round, wish.full)
         self._asked[wish] = trial
         return trial
 
@@ -215,13 +214,9 @@ class Policy(ABC):
         """Keep the longest finished trial of each arm and round; a diverged one cannot be continued."""
         trial = outcome.trial
         longest = self._longest.get((trial.arm, trial.round, trial.full))
+        self.epochs += trial.epochs - (longest.epochs if longest is not None and trial.continues is not None else 0)
         if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
             self._longest[trial.arm, trial.round, trial.full] = trial
-
-    def _find_continuation(self, wish: Wish) -> int | None:
-        """The id of the longest finished trial that this one can continue."""
-        longest = self._longest.get((wish.arm, wish.round, wish.full))
-        return longest.id if longest is not None and longest.epochs < wish.epochs else None
 
     # What a subclass defines ---------------------------------------------------------------------------------------
 
@@ -247,25 +242,6 @@ class Policy(ABC):
     def resolved(self) -> dict[str, Any]:
         """The policy with everything resolved, as plain values for the record."""
         return {**self.description, "space": self.setup.space.as_json()}
-
-
-class Fixed(Policy):
-    """The default action in every phase: the method's own, or the one the user set."""
-
-    def propose(self) -> Sequence[Wish]:
-        """Nothing."""
-        return ()
-
-    def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """Nothing was tried."""
-
-    def decide(self) -> int:
-        """The default."""
-        return self.setup.space.default
-
-    def resolved(self) -> dict[str, Any]:
-        """The name and the action."""
-        return {**self.description, "action": dict(self.setup.space.actions[self.decide()])}
 
 
 def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:

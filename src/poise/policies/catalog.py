@@ -9,7 +9,7 @@ from typing import Final, Generic
 
 from poise import draws
 from poise.errors import UserError, check_size, check_whole, shown, suggestion
-from poise.policies.base import Array, Fixed, Outcome, Policy, Setup, Wish
+from poise.policies.base import Array, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Exp3, Informed, Scores
 from poise.policies.plans import B, TrialPlan, every_arm, narrowing, one_by_one, race, some_arms
 from poise.policies.wrappers import Every, Safe
@@ -21,7 +21,7 @@ Builder = Callable[..., Policy]
 DEFAULT_POLICY = "online"
 #: The most of anything that a policy counts: trials, rounds, rungs.
 MOST_TRIALS: Final = 10_000
-#: The policy that chooses nothing.
+#: The word for no policy: the default action in every phase.
 UNTUNED = "fixed"
 #: The rules of `exp3`: the paper's equations, and its released code.
 RULES: Final = ("printed", "released")
@@ -73,15 +73,13 @@ class Preset:
     Attributes:
         space: the actions it chooses from.
         trials: trial settings that differ from the general defaults.
-        tunes: whether it tries anything at all.
     """
 
     space: str = "paper"
     trials: Mapping[str, int | float | str] = field(default_factory=dict)
-    tunes: bool = True
 
 
-#: By the name of a policy, what it brings along: its space, its trials, and whether it tunes.
+#: By the name of a policy, what it brings along: its space and its trials.
 PRESETS: dict[str, Preset] = {}
 
 
@@ -93,9 +91,6 @@ def register(name: str, preset: Preset = Preset()) -> Callable[[Builder], Builde
         return builder
 
     return add
-
-
-register(UNTUNED, Preset(tunes=False))(Fixed)
 
 
 @register("random")
@@ -199,14 +194,11 @@ def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> 
         raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")
     given = dict(options or {})
     around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
-    if around and not PRESETS[name].tunes:
-        raise UserError(f"policy {name} chooses nothing; leave {', '.join(around)} out, or name another policy")
     parameters = inspect.signature(POLICIES[name]).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     for key, value in given.items():
         if key not in defaults:
-            known = (*defaults, *(WRAPPER_OPTIONS if PRESETS[name].tunes else ()))
-            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
+            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, (*defaults, *WRAPPER_OPTIONS))}")
         wanted = (int, float) if isinstance(defaults[key], float) else type(defaults[key])
         if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(defaults[key], bool):
             raise UserError(f"policy {name}: {key}={shown(value)} must be like {defaults[key]!r}")

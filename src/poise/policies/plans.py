@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from poise import draws
-from poise.policies.base import Outcome, Policy, Setup, Trial, Wish
+from poise.policies.base import Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import Belief, Exp3, Informed, Scores
 
 B = TypeVar("B", bound=Belief)
@@ -140,27 +140,9 @@ def plan_trials(policy: Policy, phase: int) -> Planned:
     Every trial of the default action fails, and all others are equally good: a policy that draws its arms may ask for
     a few trials more or less.
     """
-    trials = list[Trial]()
     for number in range(1, phase + 1):  # what is tried in one may depend on all before it
         policy.begin(number)
-        trials = []
-        while len(trials) < _MOST and (asked := policy.ask()):
-            trials += asked
+        while len(policy.told) < _MOST and (asked := policy.ask()):
             rewards = [0.0 if trial.arm == policy.setup.space.default else 0.5 for trial in asked]
             policy.tell([Outcome(trial, each, (each, each)) for trial, each in zip(asked, rewards, strict=True)])
-    return Planned(len(trials), sum(new_epochs(trials).values()), full=any(trial.full for trial in trials))
-
-
-def new_epochs(trials: Iterable[Trial], known: Mapping[int, int] | None = None) -> dict[int, int]:
-    """By id, the epochs that each trial trains itself: without those of the trial that it continues.
-
-    `known` are the lengths of earlier trials.
-
-    >>> new_epochs([Trial(0, 3, 2), Trial(1, 3, 6, continues=0)])
-    {0: 2, 1: 4}
-    """
-    reached, found = dict(known or {}), dict[int, int]()
-    for trial in trials:
-        start = 0 if trial.continues is None else reached.get(trial.continues, 0)
-        reached[trial.id], found[trial.id] = trial.epochs, trial.epochs - start
-    return found
+    return Planned(len(policy.told), policy.epochs, full=any(wish.full for wish in policy.told))

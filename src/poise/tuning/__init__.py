@@ -8,8 +8,8 @@ are what came of it and the history that all tuners remember, `classifier` says 
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import TrialSettings
 from poise.tuning.bilevel import BilevelTuner
-from poise.tuning.classifier import ClassifierRule, first_classifier, judge_before, judging_epochs
-from poise.tuning.environments import TrialInputs, is_possible
+from poise.tuning.classifier import AUTO, ClassifierRule, first_classifier, judge_before, judging_epochs
+from poise.tuning.environments import TrialInputs
 from poise.tuning.offline import OfflineTuner
 from poise.tuning.results import (
     CLASSIFIERS,
@@ -27,6 +27,7 @@ from poise.tuning.search import Choice, PolicyTuner, Task, Tuner, TunerKind, tun
 from poise.tuning.trials import Attempt, Trials
 
 __all__ = [
+    "AUTO",
     "CLASSIFIERS",
     "DEFAULT_POLICY",
     "UNTUNED",
@@ -52,7 +53,6 @@ __all__ = [
     "entry_as_json",
     "entry_from_json",
     "first_classifier",
-    "is_possible",
     "judge_before",
     "judged_hits",
     "judging_epochs",

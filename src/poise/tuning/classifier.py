@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from poise.actions import Action
 from poise.policies import Trial
 from poise.settings import TrialSettings
-from poise.training import Event, TrialDone
-from poise.tuning.results import CLASSIFIERS, Hits, Judged, TrialResult, decided_totals
+from poise.training import Event, Progress
+from poise.tuning.environments import TrialInputs
+from poise.tuning.results import CLASSIFIERS, Hits, Judged, decided_totals
 from poise.tuning.search import Task
 from poise.tuning.trials import Attempt
 
 AUTO = "auto"
+#: Of a trial that no policy asked for, and that continues none: from here downwards.
+NO_ARM = -1
 
 
 def first_classifier(action: Action) -> str:
@@ -64,23 +67,33 @@ def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[
 
     `full`: of a model trained with the decided action at full length on a local training part, perhaps a finalist of
     the policy. `trials`: of the decided action's trials, where there were any. `paper`: in the first tuned phase only,
-    of a short training that suits FC and of one that suits NCM.
+    of a short training that suits FC and of one that suits NCM. With a reserve, its images judge, after the training.
     """
-    if not _is_open(task, action):
+    if task.phase == 0 or action.classifier != AUTO:
         return
-    done = sum(isinstance(entry, Judged) for entry in task.history)
-    judge = task.trials.inputs.settings.classifier
+    trials, inputs = task.trials, task.trials.inputs
+    if len(inputs.reserve) or len(inputs.memory.reserve) or not trials.possible:
+        return
+    done, judge = sum(isinstance(entry, Judged) for entry in task.history), inputs.settings.classifier
+    attempts = list[Attempt]()
     if judge == "paper":
-        for attempt in _paper_attempts(task, action)[done:] if not any(rule.hits.values()) else ():
-            result = yield from task.try_alone(attempt, "classifiers", "judging the classifiers")
-            yield _judgement(task, attempt, result, {attempt.classifier: result.totals()[attempt.classifier]})
-    elif not done and (totals := decided_totals(task.history)) is not None:
-        task.history.append(Judged(task.phase, totals))
-    elif not done and judge == "full":
-        # Of full length; not an arm of a policy, nor continuing one.
-        attempt = Attempt(Trial(0, -1, task.trials.inputs.planned_epochs, full=True), action, "fc")
-        result = yield from task.try_alone(attempt, "classifiers", "judging the classifiers")
-        yield _judgement(task, attempt, result, result.totals())
+        attempts = _paper_attempts(inputs, action) if not any(rule.hits.values()) else []
+    elif (totals := decided_totals(task.history)) is not None:
+        if not done:
+            task.history.append(Judged(task.phase, totals))
+    elif judge == "full":
+        attempts = [Attempt(Trial(0, NO_ARM, inputs.planned_epochs, full=True), action, "fc")]
+    for attempt in attempts[done:]:
+        before = trials.trained
+        for results in trials.run([attempt]):
+            for result in results:
+                hits = result.totals()
+                if judge == "paper":
+                    hits = {name: count if name == attempt.classifier else 0 for name, count in hits.items()}
+                task.history.append(Judged(task.phase, hits))
+                yield attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")
+            if not results:
+                yield Progress(task.phase, "classifiers", trials.trained - before, 0, "judging the classifiers")
 
 
 def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
@@ -92,32 +105,18 @@ def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: in
     return len(CLASSIFIERS) * settings.short(full) if settings.classifier == "paper" and phase == 1 else 0
 
 
-def _is_open(task: Task, action: Action) -> bool:
-    """Whether trials decide what `auto` becomes: there is no reserve that does, and something to validate on."""
-    inputs = task.trials.inputs
-    reserved = len(inputs.reserve) or len(inputs.memory.reserve)
-    return inputs.context.phase > 0 and action.classifier == AUTO and not reserved and task.trials.possible
-
-
-def _paper_attempts(task: Task, action: Action) -> list[Attempt]:
+def _paper_attempts(inputs: TrialInputs, action: Action) -> list[Attempt]:
     """The released code's two candidates: FC with feature distillation, NCM with logit distillation."""
     suited = {
         "fc": {"feature_kd": 1.0, "logit_kd": 0.0, "margin": 1.0},
         "ncm": {"feature_kd": 0.0, "logit_kd": 1.0, "margin": 0.0},
     }
-    inputs = task.trials.inputs
     short = inputs.settings.short(inputs.planned_epochs)
     return [
         Attempt(
-            Trial(number, -1 - number, short),  # not an arm of a policy, nor continuing one
+            Trial(number, NO_ARM - number, short),
             action.replace(**{axis: value for axis, value in suited[name].items() if axis in action}),
             name,
         )
         for number, name in enumerate(CLASSIFIERS)
     ]
-
-
-def _judgement(task: Task, attempt: Attempt, result: TrialResult, hits: Hits) -> TrialDone:
-    """Write a judgement of classifiers down, then tell it."""
-    task.history.append(Judged(task.phase, {**dict.fromkeys(CLASSIFIERS, 0), **hits}))
-    return attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -115,32 +115,28 @@ class Environment:
         return Outcome(trial, sum(shares) / len(shares), shares)
 
 
-def local_environment(
-    memory: Memory,
-    new: ImageSet,
-    reserve: ImageSet,
-    generator: np.random.Generator,
-    per_class: int,
-    *,
-    even: bool = True,
-) -> Environment | None:
-    """One draw of the paper's local environment; None if there is nothing to validate on.
+def draw_local(inputs: TrialInputs, number: int) -> Environment | None:
+    """This round's draw of the paper's local environment; None if there is nothing to validate on.
 
-    Without a reserve, B has `per_class` images of each class, but never more than half of those that it has; if `even`,
-    as in the paper, never more than half of those that any class of at least two images has. With a reserve, B is the
-    reserve (which no model was trained on) and `per_class` images of each new class and of each class without a
+    Without a reserve, B has `validation` images of each class, but never more than half of those that it has; if
+    `even`, as in the paper, never more than half of those that any class of at least two images has. With a reserve, B
+    is the reserve (which no model was trained on) and `validation` images of each new class and of each class without a
     reserve, at most half of them, which this split does not train on. Without any image of an old class B would only
     reward forgetting, and without any of a new one only stability: then there is no environment.
     """
+    memory, new, context = inputs.memory, inputs.new, inputs.context
+    if context.growth.old and not len(memory):
+        return None
     pool = ImageSet.joined([memory.exemplars, new])
-    reserved = ImageSet.joined([memory.reserve, reserve])
-    sizes = torch.bincount(pool.labels)
+    reserved = ImageSet.joined([memory.reserve, inputs.reserve])
+    sizes, per_class = torch.bincount(pool.labels), inputs.settings.validation
     judged = set((sizes > 1).nonzero().flatten().tolist())
     if len(reserved):
         judged &= set(new.labels.tolist()) | (set(pool.labels.tolist()) - set(reserved.labels.tolist()))
-    elif judged and even:
+    elif judged and inputs.settings.even:
         per_class = min(per_class, int(sizes[sizes > 1].min()) // 2)
-    picks = _draw(pool.labels, judged, per_class, generator)
+    generator = draws.generator(context.seed, "environment", context.phase, number)
+    picks = draw_held_out(pool.labels, sorted(judged), lambda size: min(per_class, size // 2), generator)
     valid = ImageSet.joined([reserved, pool.select(picks)])
     old = set(memory.exemplars.labels.tolist())
     arrived, judged = set(new.labels.tolist()) - old, set(valid.labels.tolist())
@@ -151,45 +147,43 @@ def local_environment(
     return Environment(pool.select(rest[rest < kept]), pool.select(rest[rest >= kept]), valid)
 
 
-def look_ahead(
-    memory: Memory,
-    new: ImageSet,
-    reserve: ImageSet,
-    old: int,
-    generator: np.random.Generator,
-    per_class: int,
-) -> Environment | None:
-    """Two pseudo phases made of the new classes; None if there are fewer than two new classes.
+def draw_ahead(inputs: TrialInputs, number: int) -> Environment | None:
+    """This round's draw of two pseudo phases made of the new classes; None if there are fewer than two of them.
 
     The first half of them (in a random order) arrives, is trained on and cut to its memory; then the other half. B is
-    `per_class` images of each new class, at most half of them, and every reserve: only images that no model has
+    `validation` images of each new class, at most half of them, and every reserve: only images that no model has
     seen, of classes whose forgetting can be observed. They are told from each other alone: an old class without a
     reserve cannot be guessed right here, so a guess of it is not counted as an error either.
     """
-    arrived = sorted(label for label in set(new.labels.tolist()) if label >= old)
-    sizes = torch.bincount(new.labels)
-    if len(arrived) < 2 or int(sizes[arrived].min()) < 2:
+    memory, new, context = inputs.memory, inputs.new, inputs.context
+    old, labels = context.growth.old, set(new.labels.tolist())
+    arrived = sorted(label for label in labels if label >= old)
+    if len(arrived) < 2 or int(torch.bincount(new.labels)[arrived].min()) < 2:
         return None
+    generator = draws.generator(context.seed, "look-ahead", context.phase, number)
     order = [arrived[place] for place in generator.permutation(len(arrived)).tolist()]
-    first = set(order[: len(order) // 2]) | {label for label in set(new.labels.tolist()) if label < old}
+    first = {*order[: len(order) // 2], *(label for label in labels if label < old)}
     rows = (*range(old), *order)
-    picks = _draw(new.labels, set(arrived), per_class, generator)
+    most = inputs.settings.validation
+    picks = draw_held_out(new.labels, arrived, lambda size: min(most, size // 2), generator)
     rest = new.select(all_but(len(new), picks))
     return Environment(
         kept=memory.exemplars,
         new=rest.of_labels(first).relabelled(rows),
-        valid=ImageSet.joined([memory.reserve, reserve, new.select(picks)]).relabelled(rows),
+        valid=ImageSet.joined([memory.reserve, inputs.reserve, new.select(picks)]).relabelled(rows),
         later=rest.of_labels(set(arrived) - first).relabelled(rows),
         rows=rows,
     )
 
 
-def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Generator) -> Tensor:
-    """Indices of `count` random images of each of these labels, at most half of its images."""
+def draw_held_out(
+    labels: Tensor, judged: Iterable[int], count: Callable[[int], int], generator: np.random.Generator
+) -> Tensor:
+    """Indices of random images of each of these labels: of so many, `count` says how many."""
     picks = [torch.empty(0, dtype=torch.long)]
-    for label in sorted(judged):
+    for label in judged:
         members = (labels == label).nonzero().flatten()
-        chosen = generator.choice(len(members), size=min(count, len(members) // 2), replace=False)
+        chosen = generator.choice(len(members), size=count(len(members)), replace=False)
         picks.append(members[torch.from_numpy(np.sort(chosen))])
     return torch.cat(picks)
 
@@ -197,16 +191,13 @@ def _draw(labels: Tensor, judged: set[int], count: int, generator: np.random.Gen
 # The rounds of a phase ------------------------------------------------------------------------------------------------
 
 
-class LocalTask(NamedTuple):
-    """One draw of an environment, and what every trial on it begins with."""
-
-    environment: Environment
-    first: LocalPhase
+#: One draw of an environment, and the training that every trial on it begins with.
+LocalTask = tuple[Environment, LocalPhase]
 
 
 def draw_tasks(inputs: TrialInputs, number: int) -> list[LocalTask]:
     """The tasks of a round; in a look-ahead the first half of the new classes stands for all of them."""
-    tasks = []
+    tasks = list[LocalTask]()
     for environment in draw_environments(inputs, number):
         context = inputs.context
         if environment.later is not None:
@@ -214,41 +205,14 @@ def draw_tasks(inputs: TrialInputs, number: int) -> list[LocalTask]:
             arrived = {label for label in environment.new.labels.tolist() if label >= old}
             context = replace(context, growth=Growth(old, len(arrived), context.growth))
         images = environment.kept, environment.new
-        tasks.append(LocalTask(environment, LocalPhase.of(context, *images, inputs.settings.balance_length or 0.0)))
+        tasks.append((environment, LocalPhase.of(context, *images, inputs.settings.balance_length or 0.0)))
     return tasks
 
 
 def draw_environments(inputs: TrialInputs, number: int) -> list[Environment]:
     """This round's draw of each environment; where no look-ahead is possible, of the local one alone."""
     wanted = inputs.settings.environment
-    found = [_draw_ahead(inputs, number)] if wanted != "local" else []
+    found = [draw_ahead(inputs, number)] if wanted != "local" else []
     if wanted != "lookahead" or found == [None]:
         found.insert(0, draw_local(inputs, number))
     return [environment for environment in found if environment is not None]
-
-
-def is_possible(settings: TrialSettings, old: int, memory: Memory, new: ImageSet, reserve: ImageSet) -> bool:
-    """Whether a round would have an environment, so that actions can be tried at all.
-
-    That depends on which classes have one image and which have more, so that a few of each are looked at.
-    """
-    memory = Memory(*(part.first_of_each_label(2) for part in (memory.exemplars, memory.reserve)))
-    new, reserve, generator = new.first_of_each_label(2), reserve.first_of_each_label(1), np.random.default_rng(0)
-    if settings.environment != "local" and look_ahead(memory, new, reserve, old, generator, 1) is not None:
-        return True
-    return bool(len(memory) or not old) and local_environment(memory, new, reserve, generator, 1) is not None
-
-
-def draw_local(inputs: TrialInputs, number: int) -> Environment | None:
-    """This round's draw of the local environment; None where it could only reward forgetting or stability."""
-    if inputs.context.growth.old and not len(inputs.memory):  # it would only reward forgetting
-        return None
-    generator = draws.generator(inputs.context.seed, "environment", inputs.context.phase, number)
-    count, even = inputs.settings.validation, inputs.settings.even
-    return local_environment(inputs.memory, inputs.new, inputs.reserve, generator, count, even=even)
-
-
-def _draw_ahead(inputs: TrialInputs, number: int) -> Environment | None:
-    old = inputs.context.growth.old
-    generator = draws.generator(inputs.context.seed, "look-ahead", inputs.context.phase, number)
-    return look_ahead(inputs.memory, inputs.new, inputs.reserve, old, generator, inputs.settings.validation)

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final
+from itertools import pairwise
+from typing import Final, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from poise import draws
 from poise.actions import Action
@@ -25,7 +26,7 @@ from poise.data.images import all_but
 from poise.errors import Damaged, Diverged, UserError
 from poise.methods import Growth
 from poise.nets import Model
-from poise.policies import Planned
+from poise.policies import Planned, Setup
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.settings import Keys, Part, Rate, ceiling, key
 from poise.spaces import ActionSpace
@@ -40,9 +41,9 @@ from poise.training import (
     remember_means,
 )
 from poise.tuning.classifier import AUTO, first_classifier
-from poise.tuning.environments import TrialInputs
+from poise.tuning.environments import TrialInputs, draw_held_out
 from poise.tuning.results import Chosen, Episode, Experienced, History, balanced_accuracy
-from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
+from poise.tuning.search import Choice, Few, Options, Task, Tuner, TunerKind, register_tuner
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
@@ -63,41 +64,40 @@ class OfflineOptions(Keys):
 class OfflineTuner(Tuner):
     """A policy learned on pseudo tasks made of the first phase, applied unchanged to the later ones."""
 
-    @property
-    def _options(self) -> OfflineOptions:
-        return OfflineOptions(**self.options)
+    def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
+        super().__init__(kind, setup, options)
+        self.effort = OfflineOptions(**options)
 
-    def prepare(self, task: Task, first: Action) -> Generator[Event, None, None]:
-        """Play the episodes that are left, before the first phase is trained."""
-        tasks = PseudoTasks(task.trials.inputs, self.space, self._options, first)
-        played = _episodes_in(task.history)
-        number = len(played)
-        for episode in tasks.episodes(played):
-            if isinstance(episode, Progress):
-                yield episode
-                continue
-            number += 1
-            task.history.append(episode)
-            yield TuningDone(task.phase, self.kind.name, episode.as_json())
+    def accept(self, task: Task, action: Action) -> Generator[Event, None, Choice]:
+        """Play the episodes that are left, before the first phase is trained with this action."""
+        if task.phase == 0:
+            tasks = PseudoTasks(task.trials.inputs, self.space, self.effort, action)
+            for event in tasks.episodes(_episodes_in(task.history)):
+                if isinstance(event, Episode):
+                    task.history.append(event)
+                    yield TuningDone(task.phase, self.kind.name, event.as_json())
+                else:
+                    yield event
+        return Choice(action)
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """What the policy decides in this context."""
         yield from ()
         inputs, played = task.trials.inputs, _episodes_in(task.past)
-        if len(played) < self._options.episodes:
+        if len(played) < self.effort.episodes:
             raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
         state = state_of(inputs.context.growth.old, inputs.context.growth.new, len(inputs.memory.exemplars))
-        action = self.space.actions[reinforce_after(self.space, self._options, played).decide(state)]
-        if not any(isinstance(entry, Chosen) for entry in task.history):
-            task.history.append(Chosen(task.phase, action))
-        return Choice(action)
+        chosen = Chosen(task.phase, self.space.actions[reinforce_after(self.space, self.effort, played).decide(state)])
+        if chosen not in task.history:
+            task.history.append(chosen)
+        return Choice(chosen.action)
 
     def plan(self, phase: int) -> Planned:
         """All episodes, before the first phase: about half of its images at full length, then short phases."""
         if phase > 0:
             return Planned()
-        options = self._options
-        return Planned(options.episodes, epochs=options.episodes * self.setup.full * (0.5 + options.length))
+        effort = self.effort
+        return Planned(effort.episodes, epochs=effort.episodes * self.setup.full * (0.5 + effort.length))
 
 
 OFFLINE: Final = register_tuner(
@@ -128,6 +128,27 @@ def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[
 # An episode -----------------------------------------------------------------------------------------------------------
 
 
+class StreamState(NamedTuple):
+    """How far a pseudo stream has come.
+
+    Attributes:
+        context: what the next pseudo phase starts from, apart from the classes that will arrive.
+        predictor: the model that predicts after the last one.
+        kept: the memory, all of it exemplars.
+        rho: the allocation that it was stored with.
+    """
+
+    context: PhaseContext
+    predictor: Model
+    kept: ImageSet
+    rho: float = 0.0
+
+    @property
+    def known(self) -> int:
+        """How many classes were learned."""
+        return sum(self.context.growth)
+
+
 @dataclass
 class PseudoTasks:
     """What episodes are played on.
@@ -153,8 +174,11 @@ class PseudoTasks:
 
     @cached_property
     def images(self) -> ImageSet:
-        """What is played with: the images of classes that have two."""
-        return _keep_playable(self.inputs.new)
+        """What is played with: the images of classes that have two, to be trained and judged; labels count from 0."""
+        images = self.inputs.new
+        classes, counts = torch.unique(images.labels, return_counts=True)
+        found = images.of_labels(classes[counts > 1].tolist())
+        return replace(found, labels=torch.unique(found.labels, return_inverse=True)[1])
 
     def episodes(self, done: Sequence[Episode]) -> Iterator[Episode | Progress]:
         """Play the episodes after those already done, so that a killed run is resumed exactly."""
@@ -167,159 +191,93 @@ class PseudoTasks:
 
     def _play(self, policy: Reinforce, number: int) -> Generator[Progress, None, Episode]:
         """One pseudo stream from its first phase to its last, or to the one that diverges."""
-        context = self.inputs.context
-        seed = context.seed
-        stream = _pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
-        first, *later = stream.phases
-        start = _StreamState.beginning(context, draws.key(seed, "offline", number), first)
-        at = yield from start.after(first, self.first, self)
-        steps: list[Experienced] = []
-        for phase, new in enumerate(later, start=1):
-            if at is None:
-                break
-            state = state_of(at.known, _count(new), len(at.kept))
-            arm = policy.sample(state, draws.generator(seed, "offline", number, phase))
-            at = yield from at.after(new, self.space.actions[arm], self)
-            reward = at.accuracy(stream.valid, self.classifier_for(self.space.actions[arm])) if at is not None else 0.0
-            steps.append((tuple(state.tolist()), arm, reward))
+        seed = self.inputs.context.seed
+        phases, valid = pseudo_stream(self.images, self.options.phases, draws.generator(seed, "offline stream", number))
+        at, steps = self.begin(draws.key(seed, "offline", number)), list[Experienced]()
+        first, *later = phases
+        with suppress(Diverged):  # which ends the episode: a first phase that diverges teaches nothing
+            at = yield from self.learn(at, first, self.first)
+            for phase, new in enumerate(later, start=1):
+                state = state_of(at.known, _count(new), len(at.kept))
+                arm = policy.sample(state, draws.generator(seed, "offline", number, phase))
+                steps.append((tuple(state.tolist()), arm, 0.0))  # as it stays if the phase diverges
+                at = yield from self.learn(at, new, self.space.actions[arm])
+                steps[-1] = (*steps[-1][:2], self._accuracy(at, valid, self.space.actions[arm]))
         return Episode(number, tuple(steps))
 
-    def epochs(self, action: Action) -> int:
-        """The length of a pseudo phase after the first; an action that changes the length of a phase scales it."""
-        return ceiling(self.options.length * (action.epochs or self.inputs.context.schedule.epochs))
+    def begin(self, seed: int) -> StreamState:
+        """Before anything was learned. A seed of its own makes all draws of this stream other than those elsewhere."""
+        context = replace(self.inputs.context, growth=Growth(0, 0), seed=seed, phase=0)
+        return StreamState(context, context.model, self.images.select(torch.empty(0, dtype=torch.long)))
+
+    def learn(self, at: StreamState, new: ImageSet, action: Action) -> Generator[Progress, None, StreamState]:
+        """The next pseudo phase, trained with that action and cut to memory.
+
+        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
+        stored when it arrives and after it is as in a real phase.
+        """
+        inputs, quota, arrived = self.inputs, self.inputs.quota, len(new)
+        context = replace(at.context, growth=Growth(at.known, _count(new)))
+        kept, rho, epochs = at.kept, inputs.first_rho, context.schedule.epochs
+        if at.known:
+            generator = draws.generator(context.seed, "arrival", context.phase)
+            memory, new = on_arrival(Memory.of(kept), new, quota, at.known, at.rho, generator)
+            kept, rho = memory.exemplars, inputs.allocation(action)
+            epochs = ceiling(self.options.length * (action.epochs or epochs))
+        begun, before = LocalPhase.of(context, kept, new), self.trained
+        trainer = Trainer(context, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
+        for _ in trainer.run():
+            self.trained = before + trainer.done
+            yield Progress(0, OFFLINE.name, self.trained, 0, f"pseudo phase {context.phase}")
+        model = trainer.predictor.eval()
+        most = per_class(quota, sum(context.growth), arrived, rho)
+        kept = keep_exemplars(context.evaluator, model, begun.kept, new, most)
+        means = remember_means(context, model, kept, new)
+        starts = trainer.finish().starts
+        starts.extras.clear()
+        return StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)
 
     def classifier_for(self, action: Action) -> str:
         """The classifier whose accuracy is the reward."""
         own = self.inputs.context.method.default_action.classifier
         return first_classifier(Action(classifier=own if action.classifier == AUTO else action.classifier))
 
-
-@dataclass(frozen=True)
-class _StreamState:
-    """How far a pseudo stream has come.
-
-    Attributes:
-        context: what the next pseudo phase starts from, apart from the classes that will arrive.
-        predictor: the model that predicts after the last one.
-        kept: the memory, all of it exemplars.
-        rho: the allocation that it was stored with.
-    """
-
-    context: PhaseContext
-    predictor: Model
-    kept: ImageSet
-    rho: float = 0.0
-
-    @staticmethod
-    def beginning(context: PhaseContext, seed: int, images: ImageSet) -> _StreamState:
-        """Before anything was learned. A seed of its own makes all draws of this stream other than those elsewhere."""
-        nothing = images.select(torch.empty(0, dtype=torch.long))
-        context = replace(context, growth=Growth(0, 0), seed=seed, phase=0)
-        return _StreamState(context, context.model, nothing)
-
-    @property
-    def known(self) -> int:
-        """How many classes were learned."""
-        return sum(self.context.growth)
-
-    def after(
-        self, new: ImageSet, action: Action, tasks: PseudoTasks
-    ) -> Generator[Progress, None, _StreamState | None]:
-        """The next pseudo phase, trained with that action and cut to memory; None if it diverged.
-
-        The first one is as long as a real phase: a policy that learns on half-trained models learns to forget. What is
-        stored when it arrives and after it is as in a real phase.
-        """
-        quota = tasks.inputs.quota
-        context, arrived = replace(self.context, growth=Growth(self.known, _count(new))), len(new)
-        kept, rho = self.kept, tasks.inputs.first_rho
-        if self.known:
-            generator = draws.generator(context.seed, "arrival", context.phase)
-            memory, new = on_arrival(Memory.of(kept), new, quota, self.known, self.rho, generator)
-            kept, rho = memory.exemplars, tasks.inputs.allocation(action)
-        begun = LocalPhase.of(context, kept, new)
-        epochs = tasks.epochs(action) if self.known else context.schedule.epochs
-        trainer = Trainer(context, begun.model, begun.teacher, action, begun.feed, epochs=epochs)
-        try:
-            before = tasks.trained
-            for _ in trainer.run():
-                tasks.trained = before + trainer.done
-                yield Progress(0, OFFLINE.name, tasks.trained, 0, f"pseudo phase {context.phase}")
-            model = trainer.predictor.eval()
-            most = per_class(quota, sum(context.growth), arrived, rho)
-            kept = keep_exemplars(context.evaluator, model, begun.kept, new, most)
-            means = remember_means(context, model, kept, new)
-        except Diverged:
-            return None
-        starts = trainer.finish().starts
-        starts.extras.clear()
-        return _StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)
-
-    def accuracy(self, valid: ImageSet, classifier: str) -> float:
+    def _accuracy(self, at: StreamState, valid: ImageSet, action: Action) -> float:
         """On the held-out images of the classes so far; class means come from the memory, where there is one."""
-        judged, evaluator = valid.of_labels(range(self.known)), self.context.evaluator
-        known = self.context.means
-        means = known.vectors if known else evaluator.class_means(self.predictor, self.kept, self.known)
-        rows = evaluator.guesses(self.predictor, means, judged)[classifier]
+        judged, evaluator = valid.of_labels(range(at.known)), at.context.evaluator
+        known = at.context.means
+        means = known.vectors if known else evaluator.class_means(at.predictor, at.kept, at.known)
+        rows = evaluator.guesses(at.predictor, means, judged)[self.classifier_for(action)]
         return balanced_accuracy(rows.cpu(), judged.labels.cpu())
 
 
 # Pseudo streams -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _PseudoStream:
-    """What arrives in each pseudo phase, and the held-out images of all of them; labels are rows of the head."""
+def pseudo_stream(images: ImageSet, phases: int, generator: np.random.Generator) -> tuple[list[ImageSet], ImageSet]:
+    """One draw of a pseudo stream: what arrives in its first phase and at most so many more, and what is held out.
 
-    phases: tuple[ImageSet, ...]
-    valid: ImageSet
-
-
-def _pseudo_stream(images: ImageSet, phases: int, generator: np.random.Generator) -> _PseudoStream:
-    """One draw of a pseudo stream with at most so many phases after the first."""
-    picks = _draw_held_out(images.labels, generator)
-    order = tuple(generator.permutation(_count(images)).tolist())
-    sizes = _sizes(len(order), phases, from_half=bool(generator.integers(2)))
-    valid = images.select(picks).relabelled(order)
+    Labels are rows of the head, in the order of arrival. Of each class a tenth is held out, at least one image.
+    """
+    classes = torch.unique(images.labels).tolist()
+    picks = draw_held_out(images.labels, classes, lambda size: max(1, size // _SHARE), generator)
+    order = tuple(generator.permutation(len(classes)).tolist())
+    ends = np.cumsum(phase_sizes(len(order), phases, from_half=bool(generator.integers(2)))).tolist()
     rest = images.select(all_but(len(images), picks)).relabelled(order)
-    ends = np.cumsum(sizes).tolist()
-    bounds = zip([0, *ends], ends, strict=False)
-    return _PseudoStream(tuple(rest.of_labels(range(first, end)) for first, end in bounds), valid)
+    arriving = [rest.of_labels(range(first, end)) for first, end in pairwise([0, *ends])]
+    return arriving, images.select(picks).relabelled(order)
 
 
-def _sizes(classes: int, phases: int, *, from_half: bool) -> list[int]:
+def phase_sizes(classes: int, phases: int, *, from_half: bool) -> list[int]:
     """How many classes arrive in each pseudo phase.
 
     From half of them (rounded up), then as evenly as possible; or as evenly as possible throughout, then at least two
     at a time, for a first phase of a single class would teach nothing.
     """
-    if from_half:
-        half = math.ceil(classes / 2)
-        return [half, *_split_evenly(classes - half, min(phases, classes - half))]
-    return _split_evenly(classes, min(phases + 1, classes // 2))
-
-
-def _split_evenly(count: int, parts: int) -> list[int]:
-    """`count` in so many parts, the larger ones first."""
-    return [count // parts + (part < count % parts) for part in range(parts)]
-
-
-def _draw_held_out(labels: Tensor, generator: np.random.Generator) -> Tensor:
-    """Indices of a random tenth of the images of each class, at least one."""
-    picks = []
-    for label in torch.unique(labels).tolist():
-        members = (labels == label).nonzero().flatten()
-        count = max(1, len(members) // _SHARE)
-        chosen = np.sort(generator.choice(len(members), size=count, replace=False))
-        picks.append(members[torch.from_numpy(chosen)])
-    return torch.cat(picks)
-
-
-def _keep_playable(images: ImageSet) -> ImageSet:
-    """The images of classes that have two, so that they can be both trained and judged; labels count from 0."""
-    classes, counts = torch.unique(images.labels, return_counts=True)
-    found = images.of_labels(classes[counts > 1].tolist())
-    return replace(found, labels=torch.unique(found.labels, return_inverse=True)[1])
+    first = [math.ceil(classes / 2)] if from_half else []
+    left = classes - sum(first)
+    parts = min(phases, left) if from_half else min(phases + 1, classes // 2)
+    return first + [left // parts + (part < left % parts) for part in range(parts)]
 
 
 def _count(images: ImageSet) -> int:

@@ -1,16 +1,17 @@
 """The policy learning of Algorithm 1: ask a policy for trials, try them, tell it their rewards, let it decide.
 
 `PolicyTuner.choose` is the loop. A tuner is what chooses the action of a phase: every policy, and what is none
-(`bilevel`, `offline-rl`), each by the word that `policy` names it with.
+(`fixed`, `bilevel`, `offline-rl`), each by the word that `policy` names it with.
 """
 
 from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Annotated, Any, Final
 
 from pydantic import Field, Strict
@@ -21,22 +22,21 @@ from poise.policies import (
     MOST_TRIALS,
     POLICIES,
     PRESETS,
+    UNTUNED,
     Decided,
     Planned,
     Policy,
     Setup,
-    Trial,
     Tried,
     make_policy,
-    new_epochs,
     plan_trials,
     replay,
     resolved_options,
 )
 from poise.settings import TrialSettings
-from poise.spaces import ActionSpace, Grids
+from poise.spaces import Grids
 from poise.training import Event, Progress
-from poise.tuning.results import Entry, History, Reward, TrialResult, told_to_policy
+from poise.tuning.results import Entry, History, Reward, told_to_policy
 from poise.tuning.trials import Attempt, Trials
 
 log = logging.getLogger(__name__)
@@ -50,32 +50,30 @@ class Task:
     """A phase whose action is to be chosen.
 
     Attributes:
-        trials: tries actions on what may be trained on; its inputs say what that is.
+        phase: its number.
+        make_trials: of what may be trained on; called once, by whoever tries something.
         classifier_for: the classifier that is rewarded with an action.
         past: what happened in earlier phases.
         history: what happened in this one so far; a tuner continues it, so that it can be resumed.
         reward: what a policy is told of a trial.
     """
 
-    trials: Trials
+    phase: int
+    make_trials: Callable[[], Trials]
     classifier_for: Callable[[Action], str]
     past: History
     history: list[Entry] = field(default_factory=list)
     reward: Reward = field(default_factory=Reward)
 
-    @property
-    def phase(self) -> int:
-        """The number of the phase."""
-        return self.trials.inputs.context.phase
+    @cached_property
+    def trials(self) -> Trials:
+        """Tries actions on what may be trained on."""
+        return self.make_trials()
 
-    def try_alone(self, attempt: Attempt, what: str, words: str) -> Generator[Event, None, TrialResult]:
-        """Run one attempt that no policy asked for, telling on the way how far it has come."""
-        before = self.trials.trained
-        for results in self.trials.run([attempt]):
-            for result in results:
-                return result
-            yield Progress(self.phase, what, self.trials.trained - before, 0, words)
-        raise AssertionError("a trial has a result")
+    def rest(self) -> None:
+        """Give back the memory of trials, if there were any."""
+        if "trials" in vars(self):
+            self.trials.rest()
 
 
 @dataclass(frozen=True)
@@ -90,21 +88,13 @@ class Tuner(ABC):
     """Chooses the action of each phase after the first. It has no state but the history it is handed."""
 
     def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
-        self.kind, self.setup, self.options = kind, setup, options
+        self.kind, self.setup, self.options, self.space = kind, setup, options, setup.space
+        self.default = self.space.actions[self.space.default]  # the action where nothing is chosen
 
-    @property
-    def space(self) -> ActionSpace:
-        """The actions it chooses from."""
-        return self.setup.space
-
-    @property
-    def default(self) -> Action:
-        """The action where nothing is chosen."""
-        return self.space.actions[self.space.default]
-
-    def prepare(self, task: Task, first: Action) -> Generator[Event, None, None]:
-        """Before the first phase is trained with its action: most tuners have nothing to do then."""
+    def accept(self, task: Task, action: Action) -> Generator[Event, None, Choice]:
+        """An action that is given: the first phase's own, or the caller's. Most tuners have nothing to do then."""
         yield from ()
+        return Choice(action)
 
     @abstractmethod
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
@@ -140,47 +130,31 @@ class PolicyTuner(Tuner):
 
         Where nothing can be held out to validate on, the default stays.
         """
-        policy = replay(self.policy_after(task.past), told_to_policy(task.history))
-        if any(isinstance(entry, Decided) for entry in task.history):  # and then the run was killed
-            return Choice(self.space.actions[policy.decide_checked()], _distribution(policy))
+        policy, trials = self.policy_after([*task.past, *task.history]), task.trials
         if policy.phase != task.phase:  # else it was replayed into the middle of this phase
             policy.begin(task.phase)
-        self._count_resumed(task)
+        trials.trained = round(trials.images_an_epoch * policy.epochs)  # before the run was killed
         while asked := policy.ask():
-            if not task.trials.possible:
+            if not trials.possible:
                 log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
-                return Choice(self.default, _distribution(self.policy_after(task.past)))
-            distribution, done = _distribution(policy), 0
-            attempts = [self._attempt(task, trial) for trial in asked]
-            for results in task.trials.run(attempts):
+                return Choice(self.default)
+            distribution = _distribution(policy)
+            actions = [self.space.actions[trial.arm] for trial in asked]
+            attempts = deque(map(Attempt, asked, actions, map(task.classifier_for, actions)))
+            for results in trials.run(list(attempts)):
                 for result in results:
-                    attempt = attempts[done]
-                    done += 1
+                    attempt = attempts.popleft()
                     outcome = task.reward.outcome(result, attempt.classifier)
                     policy.tell([outcome])
-                    judges = attempt.trial.full or task.trials.inputs.settings.classifier == "trials"
+                    judges = attempt.trial.full or trials.inputs.settings.classifier == "trials"
                     task.history.append(Tried(task.phase, outcome, result.totals() if judges else None))
-                    record = task.reward.record(result)
-                    yield attempt.event(task.phase, outcome, record, distribution=distribution)
+                    yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=distribution)
                 if not results:
-                    yield self._progress(task, attempts[done])
-        task.history.append(Decided(task.phase, policy.decide_checked()))
-        return Choice(self.space.actions[policy.decide_checked()], _distribution(policy))
-
-    def _attempt(self, task: Task, trial: Trial) -> Attempt:
-        action = self.space.actions[trial.arm]
-        return Attempt(trial, action, task.classifier_for(action))
-
-    def _count_resumed(self, task: Task) -> None:
-        """Count what was trained before the run was killed, for those who watch."""
-        tried = [entry.outcome.trial for entry in task.history if isinstance(entry, Tried)]
-        task.trials.trained = round(task.trials.images_an_epoch * sum(new_epochs(tried).values()))
-
-    def _progress(self, task: Task, attempt: Attempt) -> Progress:
-        number, most = attempt.trial.id + 1, self.plan(task.phase).trials
-        changes = {axis: value for axis, value in attempt.action.items() if self.default.get(axis) != value}
-        words = f"trial {number} of {max(most, number)}: {Action(**changes) if changes else 'the default action'}"
-        return Progress(task.phase, "trials", task.trials.trained, 0, words)
+                    yield Progress(task.phase, "trials", trials.trained, 0, self._describe(attempts[0], task.phase))
+        decided = Decided(task.phase, policy.decide_checked())
+        if decided not in task.history:  # else the run was killed after it
+            task.history.append(decided)
+        return Choice(self.space.actions[decided.arm], _distribution(policy))
 
     def policy_after(self, history: History) -> Policy:
         """A policy that knows what this history says, and no more."""
@@ -188,11 +162,15 @@ class PolicyTuner(Tuner):
 
     def plan(self, phase: int) -> Planned:
         """What the policy asks for where all but the default action are equally good."""
-        if phase < 1:
-            return Planned()
-        if phase not in self._plans:
+        if phase > 0 and phase not in self._plans:
             self._plans[phase] = plan_trials(self.policy_after(()), phase)
-        return self._plans[phase]
+        return self._plans.get(phase, Planned())
+
+    def _describe(self, attempt: Attempt, phase: int) -> str:
+        """What is under way, in a few words."""
+        number, most = attempt.trial.id + 1, self.plan(phase).trials
+        changes = {axis: value for axis, value in attempt.action.items() if self.default.get(axis) != value}
+        return f"trial {number} of {max(most, number)}: {Action(**changes) if changes else 'the default action'}"
 
     def refuse_foreign(self, history: History) -> None:
         """Refuse trials that this policy would not have asked for."""
@@ -212,6 +190,19 @@ class PolicyTuner(Tuner):
 def _distribution(policy: Policy) -> list[float] | None:
     found = policy.distribution()
     return found.tolist() if found is not None else None
+
+
+class FixedTuner(Tuner):
+    """The default action in every phase: the method's own, or the one the user set."""
+
+    def choose(self, task: Task) -> Generator[Event, None, Choice]:
+        """Nothing is tried."""
+        yield from ()
+        return Choice(self.default)
+
+    def describe(self) -> dict[str, Any]:
+        """The name and the action."""
+        return {**super().describe(), "action": dict(self.default)}
 
 
 # Tuners by their names ------------------------------------------------------------------------------------------------
@@ -266,8 +257,14 @@ class TunerKind:
             )
 
 
+def _no_options(given: Options) -> dict[str, Any]:
+    if given:
+        raise UserError(f"policy {UNTUNED} chooses nothing; leave {', '.join(given)} out, or name another policy")
+    return {}
+
+
 #: The tuners that are not policies, by their names; each is registered where it is made.
-OTHERS: Final[dict[str, TunerKind]] = {}
+OTHERS: Final = {UNTUNED: TunerKind(UNTUNED, FixedTuner, _no_options, tunes=False)}
 
 
 def register_tuner(kind: TunerKind) -> TunerKind:
@@ -288,4 +285,4 @@ def tuner_kind(name: str) -> TunerKind:
     if not isinstance(name, str) or name not in POLICIES:
         raise UserError(f"unknown policy '{name}'; {suggestion(str(name), tuner_names())}")
     preset, resolve = PRESETS[name], partial(resolved_options, name)
-    return TunerKind(name, PolicyTuner, resolve, preset.space, preset.trials, preset.tunes, asks=preset.tunes)
+    return TunerKind(name, PolicyTuner, resolve, preset.space, preset.trials, asks=True)

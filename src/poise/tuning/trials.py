@@ -20,13 +20,11 @@ from poise.policies import Outcome, Trial
 from poise.settings import ceiling
 from poise.training import (
     EpochDone,
-    Event,
     Executor,
     Lane,
     Lanes,
     LocalExecutor,
     LocalPhase,
-    Progress,
     Trainer,
     TrialDone,
     Work,
@@ -35,13 +33,16 @@ from poise.training import (
     remember_means,
     worthwhile_lanes,
 )
-from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_tasks, is_possible
+from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_environments, draw_tasks
 from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results, mean_outcome
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A trial with its action and the classifier that is rewarded. `short` is M₁, where the settings' is not meant."""
+    """A trial with its action and the classifier that is rewarded: a plain value, which can be sent elsewhere.
+
+    `short` is M₁, where the settings' is not meant.
+    """
 
     trial: Trial
     action: Action
@@ -65,11 +66,11 @@ class Attempt:
 
 @dataclass(frozen=True)
 class _Reached:
-    """Where a trial on one task stands; a longer trial of the same action may continue there.
+    """Where a trial stands on one environment; a longer trial of the same action may continue there.
 
     Attributes:
         begun: what the present training began with.
-        number: which of the task's trainings that is.
+        number: which of the trainings on this environment that is.
         epochs: how many epochs of it are done,
         state: and the trainer's state then.
         hits: what validation found then, of each classifier.
@@ -96,8 +97,7 @@ class Trials:
         self, inputs: TrialInputs, *, executor: Executor | None = None, witness: Witness | None = None
     ) -> None:
         self.inputs, self._witness = inputs, witness
-        context = inputs.context
-        self._lanes = Lanes(context.backend)
+        self._lanes = Lanes(inputs.context.backend)
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
             executor = LocalExecutor(self._lanes)
         self._executor = executor
@@ -110,9 +110,8 @@ class Trials:
 
     @cached_property
     def possible(self) -> bool:
-        """Whether there is anything to validate on."""
-        inputs = self.inputs
-        return is_possible(inputs.settings, inputs.context.growth.old, inputs.memory, inputs.new, inputs.reserve)
+        """Whether there is anything to validate on, which is the same in every round."""
+        return bool(draw_environments(self.inputs, 0))
 
     @property
     def images_an_epoch(self) -> float:
@@ -131,10 +130,12 @@ class Trials:
         self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
         images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
         kinds = len({attempt.action.step_key for attempt in attempts})
-        captures = kinds * inputs.settings.trainings(inputs.context.growth.new)
-        self._lanes.limit(worthwhile_lanes(images, captures))
-        for results in self._executor.run(self, attempts):
-            yield [inputs.context.backend.broadcast(result) for result in results]
+        self._lanes.limit(worthwhile_lanes(images, kinds * inputs.settings.trainings(inputs.context.growth.new)))
+
+        def broadcast(results: list[TrialResult]) -> list[TrialResult]:
+            return [inputs.context.backend.broadcast(result) for result in results]
+
+        return map(broadcast, self._executor.run(self, attempts))
 
     def run_all(self, attempts: Sequence[Attempt]) -> list[TrialResult]:
         """The results of all attempts, in the order of asking, where no learner has set up the device."""
@@ -150,17 +151,17 @@ class Trials:
     # A bench: one attempt, wherever it is run ----------------------------------------------------------------------
 
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
-        """One attempt on all tasks of its round, one after the other; after one that diverges, all have failed."""
+        """One attempt on each environment of its round; after one that diverges, all have failed."""
         number = attempt.trial.round
         if number not in self._tasks:
             self._tasks[number] = draw_tasks(self.inputs, number)
             lane.backend.synchronise()  # other lanes start from there, too
         parts: list[TrialResult] = []
         for place, task in enumerate(self._tasks[number]):
-            if parts and parts[-1].outcome.diverged:
-                parts.append(self._result(task, attempt, None))
-            else:
-                parts.append((yield from self._try_task(attempt, place, lane)))
+            at = None
+            if not any(part.outcome.diverged for part in parts):
+                at = yield from self._train(attempt, place, task, lane)
+            parts.append(self._result(task, attempt, at))
         return join_results(parts)
 
     def waits(self, attempt: Attempt) -> None:
@@ -170,68 +171,48 @@ class Trials:
         """A trial that does not fit into memory even alone fails the phase."""
         raise error
 
-    def _try_task(self, attempt: Attempt, place: int, lane: Lane) -> Work[TrialResult]:
-        """Train all trainings of a task with the action, from where an earlier trial stopped if there is one."""
-        trial, task = attempt.trial, self._tasks[attempt.trial.round][place]
+    def _train(self, attempt: Attempt, place: int, task: LocalTask, lane: Lane) -> Work[_Reached | None]:
+        """All trainings on one environment, from where an earlier trial stopped if there is one; None: it diverged.
+
+        The last training stops at the trial's epoch and is validated there. Those before it run to their ends: the
+        first half of a look-ahead, and the repetitions of a horizon, whose rewards count too.
+        """
+        trial, (environment, first) = attempt.trial, task
+        last = 1 if environment.later is not None else self.inputs.settings.horizon
         until, total = self._lengths(attempt)
         key = (trial.arm, trial.round, trial.full, place)
         at = self._reached.get(key)
         if at is None or at.epochs > until:
-            at = _Reached(task.first)
+            at = _Reached(first)
         try:
-            while at.number < (1 if task.environment.later is not None else self.inputs.settings.horizon):
-                at = yield from self._train_whole(attempt, task, at, total, lane)
-            if at.hits is None or at.epochs < until:
-                at = yield from self._train_until(attempt, task, at, until, total, lane)
+            while at.hits is None or at.epochs < until:
+                trainer, epochs, state = self._trainer(attempt, at, total, lane), at.epochs, None
+                before = trainer.done
+                for event in trainer.run():
+                    self.trained, before = self.trained + trainer.done - before, trainer.done
+                    yield event
+                    epochs += isinstance(event, EpochDone)
+                    if isinstance(event, EpochDone) and at.number == last and epochs == until < total:
+                        state = trainer.state()
+                        break
+                if at.number == last:
+                    hits, witnessed = self._validate(environment, at.begun, trainer)
+                    at = replace(at, epochs=until, state=state, hits=hits, witnessed=witnessed)
+                else:
+                    at = self._next(attempt, environment, at, trainer)
         except Diverged:
-            self._reached.pop(key, None)
-            return self._result(task, attempt, None)
-        if until < total:
+            at = None
+        self._reached.pop(key, None)
+        if at is not None and until < total:  # else nothing can continue it
             self._reached[key] = at
-        else:  # nothing can continue it
-            self._reached.pop(key, None)
-        return self._result(task, attempt, at)
+        return at
 
     def _lengths(self, attempt: Attempt) -> tuple[int, int]:
         """Until which epoch of how many it trains; an action that changes the length of a phase scales both."""
         full = self.inputs.planned_epochs
         scale = (attempt.action.epochs or self.inputs.context.schedule.epochs) / full
-        short = attempt.short or self.inputs.settings.short(full)
-        return ceiling(attempt.trial.epochs * scale), ceiling((full if attempt.trial.full else short) * scale)
-
-    def _train_whole(self, attempt: Attempt, task: LocalTask, at: _Reached, total: int, lane: Lane) -> Work[_Reached]:
-        """A training that is not the task's last one to its end, and the beginning of the next."""
-        trainer = self._trainer(attempt, at, total, lane)
-        for event in self._train(trainer):
-            yield isinstance(event, Progress)
-        rewards = at.rewards
-        if task.environment.later is None:  # the paper's sum of rewards over the repetitions
-            hits, _ = self._validate(task.environment, at.begun, trainer)
-            rewards = (*rewards, task.environment.outcome(Trial(0, 0, 1), hits[attempt.classifier]))
-        begun = self._begin_next(attempt, task.environment, at.begun, trainer)
-        return _Reached(begun, at.number + 1, rewards=rewards)
-
-    def _train_until(
-        self, attempt: Attempt, task: LocalTask, at: _Reached, until: int, total: int, lane: Lane
-    ) -> Work[_Reached]:
-        """The task's last training until that epoch, where it is validated; the last one ends with all stages."""
-        trainer, epochs, state = self._trainer(attempt, at, total, lane), at.epochs, None
-        for event in self._train(trainer):
-            yield isinstance(event, Progress)
-            epochs += isinstance(event, EpochDone)
-            if isinstance(event, EpochDone) and epochs == until < total:
-                state = trainer.state()
-                break
-        hits, witnessed = self._validate(task.environment, at.begun, trainer)
-        return replace(at, epochs=until, state=state, hits=hits, witnessed=witnessed)
-
-    def _train(self, trainer: Trainer) -> Iterator[Event]:
-        """The events of a training, whose images are counted."""
-        before = trainer.done
-        for event in trainer.run():
-            self.trained += trainer.done - before
-            before = trainer.done
-            yield event
+        length = full if attempt.trial.full else attempt.short or self.inputs.settings.short(full)
+        return ceiling(attempt.trial.epochs * scale), ceiling(length * scale)
 
     def _trainer(self, attempt: Attempt, at: _Reached, total: int, lane: Lane) -> Trainer:
         address: tuple[int | str, ...] = ("round", attempt.trial.round, *(("leg", at.number) if at.number else ()))
@@ -240,29 +221,27 @@ class Trials:
             trainer.restore(*at.state)
         return trainer
 
-    def _begin_next(
-        self, attempt: Attempt, environment: Environment, begun: LocalPhase, trainer: Trainer
-    ) -> LocalPhase:
-        """The second pseudo phase of a look-ahead; or the same images again, for the model that they gave.
-
-        Before a second pseudo phase memory and new images are cut by the rule of real phases. The draw is that of the
-        round: actions differ in how many images they keep, not in which ones come first.
-        """
+    def _next(self, attempt: Attempt, environment: Environment, at: _Reached, trainer: Trainer) -> _Reached:
+        """The beginning of the next training, once one that is not the last has ended."""
+        begun, rewards = at.begun, at.rewards
         model = trainer.finish().starts.copy()  # a lane trains its own further
         model.extras.clear()
         known = sum(begun.context.growth)
-        if environment.later is None:
+        if environment.later is None:  # the same images again, for the model that they gave
+            hits, _ = self._validate(environment, begun, trainer)
+            rewards = (*rewards, environment.outcome(attempt.trial, hits[attempt.classifier]))
             context = replace(begun.context, model=model, growth=Growth(known, 0))
-            return begun.followed_by(context, begun.kept, begun.new)
-        growth = Growth(known, len(environment.rows or ()) - known, begun.context.growth.real_phase)
+            return _Reached(begun.followed_by(context, begun.kept, begun.new), at.number + 1, rewards=rewards)
+        # Memory and new images are cut by the rule of real phases. The draw is that of the round: actions differ in how
+        # many images they keep, not in which ones come first.
         exemplars = self._exemplars(environment, begun, trainer.predictor, attempt.action)
         means = remember_means(begun.context, trainer.predictor, exemplars, begun.new)
+        growth = Growth(known, len(environment.rows or ()) - known, begun.context.growth.real_phase)
         context = replace(begun.context, model=model, growth=growth, means=means)
-        memory = Memory.of(exemplars)
         generator = draws.generator(context.seed, "arrival", context.phase, "round", attempt.trial.round)
         quota, rho = self.inputs.pseudo_quota(attempt.action), self.inputs.allocation(attempt.action)
-        memory, new = on_arrival(memory, environment.later, quota, known, rho, generator)
-        return begun.followed_by(context, memory.exemplars, new)
+        memory, new = on_arrival(Memory.of(exemplars), environment.later, quota, known, rho, generator)
+        return _Reached(begun.followed_by(context, memory.exemplars, new), at.number + 1)
 
     # Validation ----------------------------------------------------------------------------------------------------
 
@@ -297,11 +276,11 @@ class Trials:
 
     def _result(self, task: LocalTask, attempt: Attempt, at: _Reached | None) -> TrialResult:
         """What a trial came to on a task; without anything reached it diverged."""
-        environment = task.environment
+        environment, first = task
         split = {
             "environment": "local" if environment.later is None else "lookahead",
             "digest": environment.digest,
-            "trained": len(task.first.feed) + len(environment.later or ()),
+            "trained": len(first.feed) + len(environment.later or ()),
             "validated": len(environment.valid),
         }
         rows, images = environment.judged
