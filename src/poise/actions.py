@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Generic, TypeVar, cast
 
 from poise.errors import UserError, check_size, shown, suggestion
 
 AxisValue = float | str
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -85,27 +86,14 @@ def is_weight(name: str) -> bool:
     return name not in AXES
 
 
-class _Setting:
+class _Setting(Generic[T]):
     """A setting as an attribute of an action."""
 
-    def __init__(self, name: str) -> None:
+    def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-
-class _Number(_Setting):
-    def __get__(self, action: Action, kind: object = None) -> float:
-        return float(action.setting(self.name) or 0.0)
-
-
-class _Word(_Setting):
-    def __get__(self, action: Action, kind: object = None) -> str:
-        return str(action.setting(self.name))
-
-
-class _Optional(_Setting):
-    def __get__(self, action: Action, kind: object = None) -> float | None:
-        value = action.setting(self.name)
-        return None if value is None else float(value)
+    def __get__(self, action: Action, kind: object = None) -> T:
+        return cast("T", action.setting(self.name))
 
 
 class Action(Mapping[str, AxisValue]):
@@ -153,25 +141,25 @@ class Action(Mapping[str, AxisValue]):
         return self._axes.get(name, AXES[name].default)
 
     #: The learning rate λ at the start of the phase.
-    lr = _Number("lr")
+    lr = _Setting[float]()
     #: Which classifier counts: `fc`, `ncm`, or `auto`.
-    classifier = _Word("classifier")
+    classifier = _Setting[str]()
     #: Whether the head rows of old classes are `frozen` or `trained`.
-    old_rows = _Word("old_rows")
+    old_rows = _Setting[str]()
     #: How the head is balanced after training: `none`, `align` (weight alignment) or `finetune`.
-    balance = _Word("balance")
+    balance = _Setting[str]()
     #: τ: how much of the logarithm of its share of the training images is added to each class's logit.
-    adjustment = _Number("adjustment")
+    adjustment = _Setting[float]()
     #: The learning rate of the backbone as a multiple of the head's; 0 keeps it frozen in this phase.
-    backbone_rate = _Number("backbone_rate")
+    backbone_rate = _Setting[float]()
     #: RanPAC's κ; 0 where held-out images say it.
-    ridge = _Number("ridge")
+    ridge = _Setting[float]()
     #: FOSTER's β₁: how far logits are aligned to the numbers of images; 0 is not at all.
-    beta1 = _Number("beta1")
+    beta1 = _Setting[float]()
     #: The length of the phase in epochs; None where the schedule says it.
-    epochs = _Optional("epochs")
+    epochs = _Setting[float | None]()
     #: RMM's ρ: the share of the room for new images that is given to exemplars; None where the budget says it.
-    allocation = _Optional("allocation")
+    allocation = _Setting[float | None]()
 
     @property
     def step_key(self) -> tuple[AxisValue | None, ...]:
@@ -184,9 +172,8 @@ class Action(Mapping[str, AxisValue]):
 
     def replace(self, **axes: AxisValue) -> Action:
         """This action with some axes changed; an axis it does not have is refused."""
-        for name in axes:
-            if name not in self._axes:
-                raise UserError(f"unknown action axis '{name}'; {suggestion(name, self._axes)}")
+        if unknown := sorted({*axes} - {*self._axes}):
+            raise UserError(f"unknown action axis '{unknown[0]}'; {suggestion(unknown[0], self._axes)}")
         return Action(**{**self._axes, **axes})
 
 

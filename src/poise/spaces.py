@@ -97,9 +97,11 @@ class ActionSpace:
             " × ".join(f"{name} {{{', '.join(map(_short, values))}}}" for name, values in grid.items())
             for grid in self.grids
         )
-        count = f"{len(self)} action{'s' if len(self) > 1 else ''}"
-        extra = " (the default among them, off the grid)" if self.adds_default else ""
-        return f"{self.name}: {grids or 'nothing tuned'}: {count}{extra}"
+        own, count = self.actions[self.default], f"{len(self)} action{'s' if len(self) > 1 else ''}"
+        on_grid = any(all(own[axis] in values for axis, values in grid.items()) for grid in self.grids)
+        return f"{self.name}: {grids or 'nothing tuned'}: {count}" + (
+            "" if on_grid else " (the default among them, off the grid)"
+        )
 
     @cached_property
     def axes(self) -> Mapping[str, tuple[AxisValue, ...]]:
@@ -114,22 +116,17 @@ class ActionSpace:
         """Whether it is one grid: every value of an axis goes with every value of the others."""
         return len(self.grids) == 1
 
-    @property
-    def adds_default(self) -> bool:
-        """Whether the base action lies on no grid, and is one more arm."""
-        own = self.actions[self.default]
-        return not any(all(own[axis] in values for axis, values in grid.items()) for grid in self.grids)
-
     def as_json(self) -> dict[str, object]:
         """What a report needs to print the space."""
         axes = {name: list(values) for name, values in self.axes.items()}
-        default = dict(self.actions[self.default])
-        favourite = {} if self.favourite is None else {"favourite": dict(self.actions[self.favourite])}
-        found = {"name": self.name, "axes": axes, "actions": len(self), "default": default, **favourite}
-        if self.is_product:
-            return found
-        grids = [{axis: list(values) for axis, values in grid.items()} for grid in self.grids]
-        return {**found, "grids": grids, "arms": [{axis: each[axis] for axis in axes} for each in self.actions]}
+        own = dict(self.actions[self.default])
+        found: dict[str, object] = {"name": self.name, "axes": axes, "actions": len(self), "default": own}
+        if self.favourite is not None:
+            found["favourite"] = dict(self.actions[self.favourite])
+        if not self.is_product:
+            found["grids"] = [{axis: list(values) for axis, values in grid.items()} for grid in self.grids]
+            found["arms"] = [{axis: action[axis] for axis in axes} for action in self.actions]
+        return found
 
 
 def make_space(
@@ -153,7 +150,6 @@ def make_space(
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), dict[Action, None]()
     for grid in given:
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
-        _check_words(values, base, known)
         tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
         count = sum(math.prod(map(len, each.values())) for each in [*grids, tuned])
         if count > MOST_ACTIONS:  # before they are made
@@ -164,6 +160,10 @@ def make_space(
             actions.update(dict.fromkeys(more))
             grids.append(tuned)
     arms = (*actions,) if base in actions else (*actions, base)
+    for axis, words in known.items():
+        for value in {action[axis]: None for action in arms if words and axis in action}:
+            if value not in words:
+                raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
     best = base.replace(**favourite) if favourite is not None and {*favourite} <= {*base} else None
     return ActionSpace(name, tuple(grids), arms, arms.index(base), arms.index(best) if best in arms else None)
 
@@ -177,19 +177,13 @@ def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequenc
     """What of named grids this action has, and means something to the method; a grid of other words is left out."""
     found: list[Grid] = []
     for grid in grids:
-        present = {axis: values for axis, values in grid.items() if axis in base and known.get(axis) != ()}
         fitting = {
-            axis: [each for each in values if each in known.get(axis, values)] for axis, values in present.items()
+            axis: [value for value in values if value in known.get(axis, values)]
+            for axis, values in grid.items()
+            if axis in base and known.get(axis) != ()
         }
         found += [fitting] if all(fitting.values()) else []
     return tuple(found) or ({},)
-
-
-def _check_words(grid: Grid, base: Action, known: Mapping[str, Sequence[str]]) -> None:
-    for axis, words in known.items():
-        for value in (*grid.get(axis, ()), *([base[axis]] if axis in base else [])):
-            if words and value not in words:
-                raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
 
 
 def tuned_space(

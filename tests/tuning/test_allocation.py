@@ -239,7 +239,9 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
 
 def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None:
     memory = Budget(5, rule="rmm", allocation=0.8)
-    plain, more = (Learner("aanets", memory=memory, space=word).action_space for word in ("online", "online+allocation"))
+    plain, more = (
+        Learner("aanets", memory=memory, space=word).action_space for word in ("online", "online+allocation")
+    )
     assert (len(more), more.name) == (3 * len(plain), "online+allocation")
     assert {action.allocation for action in more.actions} == {0.2, 0.5, 0.8}
     assert {Action(**{**action, "allocation": 0.8}) for action in more.actions} == {

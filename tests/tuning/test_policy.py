@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from poise import Learner, UserError
+from poise import Learner
 from poise.actions import Action
 from poise.errors import Damaged
 from poise.methods import make_method
@@ -178,7 +178,7 @@ def test_a_policy_of_ones_own_that_does_not_repeat_itself_is_named(monkeypatch: 
     learner = small(policy="moody").partial_fit(*digits([3]))
     Learner.from_state(learner.state(), device="cpu")
     monkeypatch.setattr(Moody, "arm", 1)
-    with pytest.raises(UserError, match=r"policy moody does not repeat itself: .*the same from the same rewards"):
+    with pytest.raises(Damaged, match=r"policy moody does not repeat itself: .*the same from the same rewards"):
         Learner.from_state(learner.state(), device="cpu")
 
 

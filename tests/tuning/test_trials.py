@@ -133,7 +133,7 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
 ) -> None:
     heard: list[str] = []
     method, fine_tuned = Lucir(), OWN.replace(balance="finetune")
-    method.balancing = Heavy(method.balancing.name, 1 / 8, balanced=True, trains="head", heard=heard)
+    method.balancing = Heavy(**{**vars(method.balancing), "share": 1 / 8}, heard=heard)
     context = replace(context, method=method)
     assert context.schedule.epochs == 40
     trials = make_ahead(context=context, environment=environment, balance_length=share)

@@ -78,24 +78,24 @@ class BilevelTuner(Tuner):
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """Continue after the rounds that are done. Where nothing can be held out to validate on, the default stays."""
         for entry in task.history:
-            if isinstance(entry, Chosen):
+            if isinstance(entry, Chosen):  # and then the run was killed
                 return Choice(entry.action)
-        action, environment = self.default, draw_local(task.trials.inputs, 0)
+        environment = draw_local(task.trials.inputs, 0)
         if environment is None:
             log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
         else:
             done = [entry for entry in task.history if isinstance(entry, HyperStep)]
-            action, number = done[-1].action if done else action, len(done)
             problem = InnerProblem(task.trials.inputs.context, environment, self.default)
             for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
-                if isinstance(step, Progress):
+                if isinstance(step, HyperStep):
+                    task.history.append(step)
+                    yield TuningDone(task.phase, self.kind.name, step.as_json())
+                else:
                     yield step
-                    continue
-                action, number = step.action, number + 1
-                task.history.append(step)
-                yield TuningDone(task.phase, self.kind.name, step.as_json())
-        task.history.append(Chosen(task.phase, action))
-        return Choice(action)
+        steps = [entry for entry in task.history if isinstance(entry, HyperStep)]
+        chosen = Chosen(task.phase, steps[-1].action if steps else self.default)
+        task.history.append(chosen)
+        return Choice(chosen.action)
 
     @property
     def has_choice(self) -> bool:
@@ -257,10 +257,15 @@ class InnerProblem:
         for name in moved:
             values[name].requires_grad_()
         loss, gradients = 0.0, {name: torch.zeros_like(values[name]) for name in moved}
-        weights = _balanced_weights(self._valid.labels).to(self._model.head.new.dtype)
+        truth, counts = self._valid.labels, torch.bincount(self._valid.labels)
+        weights = (1 / ((counts > 0).sum() * counts[truth].double())).to(self._model.head.new.dtype)
         for first in range(0, len(weights), BATCH):
             part = slice(first, first + BATCH)
-            total = (weights[part] * self._validation_losses(values, part)).sum()
+            pixels = self._context.preprocessing.plain(self._valid.store.part(part.start, part.stop))
+            images = pixels.contiguous(memory_format=torch.channels_last)
+            output: Output = functional_call(self._model, values, (images,))
+            losses = nn.functional.cross_entropy(output.logits, truth[part], reduction="none")
+            total = (weights[part] * losses).sum()
             found = torch.autograd.grad(
                 total, [values[name] for name in moved], allow_unused=True, materialize_grads=True
             )
@@ -268,19 +273,6 @@ class InnerProblem:
             for name, gradient in zip(moved, found, strict=True):
                 gradients[name] += gradient
         return loss, gradients
-
-    def _validation_losses(self, values: State, part: slice) -> Tensor:
-        """The cross-entropy of each of these validation images."""
-        pixels, labels = self._valid.store.part(part.start, part.stop), self._valid.labels[part]
-        images = self._context.preprocessing.plain(pixels).contiguous(memory_format=torch.channels_last)
-        output: Output = functional_call(self._model, values, (images,))
-        return nn.functional.cross_entropy(output.logits, labels, reduction="none")
-
-
-def _balanced_weights(labels: Tensor) -> Tensor:
-    """One weight per image; those of a class sum to 1 / number of classes."""
-    counts = torch.bincount(labels)
-    return 1 / ((counts > 0).sum() * counts[labels].double())
 
 
 def _with_differentiable_norms(model: Model) -> Model:
@@ -332,26 +324,27 @@ class _Adam:
 
     def __init__(self, rate: float) -> None:
         self._rate, self._updates = rate, 0
-        self._first: dict[str, float] = {}
-        self._second: dict[str, float] = {}
+        self._moments: dict[str, tuple[float, float]] = {}
 
     def update(self, action: Action, gradient: Mapping[str, float]) -> Action:
         """The action one step down the gradient."""
         self._updates += 1
-        return action.replace(**{axis: self._value(axis, float(action[axis]), by) for axis, by in gradient.items()})
-
-    def _value(self, axis: str, value: float, derivative: float) -> float:
-        slope = value if axis == "lr" else 1 + value  # of the value by its logarithm
-        step = self._step(axis, slope * derivative)
-        moved = math.exp(math.log(value) - step) if axis == "lr" else math.expm1(math.log1p(value) - step)
-        return _clamp(axis, moved)
+        moved = dict[str, float]()
+        for axis, derivative in gradient.items():
+            value = float(action[axis])
+            if axis == "lr":  # u = log λ
+                found = math.exp(math.log(value) - self._step(axis, value * derivative))
+            else:  # u = log(1 + w)
+                found = math.expm1(math.log1p(value) - self._step(axis, (1 + value) * derivative))
+            moved[axis] = _clamp(axis, found)
+        return action.replace(**moved)
 
     def _step(self, axis: str, derivative: float) -> float:
         first, second = _DECAYS
-        self._first[axis] = first * self._first.get(axis, 0.0) + (1 - first) * derivative
-        self._second[axis] = second * self._second.get(axis, 0.0) + (1 - second) * derivative**2
-        mean = self._first[axis] / (1 - first**self._updates)
-        size = math.sqrt(self._second[axis] / (1 - second**self._updates))
+        mean, square = self._moments.get(axis, (0.0, 0.0))
+        mean, square = first * mean + (1 - first) * derivative, second * square + (1 - second) * derivative**2
+        self._moments[axis] = mean, square
+        mean, size = mean / (1 - first**self._updates), math.sqrt(square / (1 - second**self._updates))
         return self._rate * mean / (size + _EPSILON)
 
 

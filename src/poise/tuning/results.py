@@ -6,7 +6,7 @@ The history is the state of every tuner: typed, to JSON and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar
 
@@ -246,27 +246,24 @@ def told_to_policy(history: Iterable[Entry]) -> list[Tried | Decided]:
     return [entry for entry in history if isinstance(entry, Tried | Decided)]
 
 
+def decided_trials(history: Iterable[Entry], *, judging: bool = False) -> Iterator[Tried]:
+    """For each decision the last trial of its arm in its phase, where there was one: of those that judge, or of all."""
+    tried: dict[tuple[int, int], Tried] = {}
+    for entry in history:
+        if isinstance(entry, Tried) and not (judging and entry.hits is None):
+            tried[entry.phase, entry.outcome.trial.arm] = entry
+        elif isinstance(entry, Decided) and (entry.phase, entry.arm) in tried:
+            yield tried[entry.phase, entry.arm]
+
+
 def decided_rewards(history: Iterable[Entry]) -> dict[int, float]:
     """For each phase, the reward of the decided arm in its last trial there, where it was tried."""
-    rewards: dict[tuple[int, int], float] = {}
-    found: dict[int, float] = {}
-    for entry in history:
-        if isinstance(entry, Tried):
-            rewards[entry.phase, entry.outcome.trial.arm] = entry.outcome.reward
-        elif isinstance(entry, Decided) and (entry.phase, entry.arm) in rewards:
-            found[entry.phase] = rewards[entry.phase, entry.arm]
-    return found
+    return {trial.phase: trial.outcome.reward for trial in decided_trials(history)}
 
 
 def decided_totals(history: Iterable[Entry]) -> Hits | None:
     """The hits of the decided arm in its last trial by which classifiers can be judged, if there was one."""
-    totals: dict[int, Hits] = {}
-    for entry in history:
-        if isinstance(entry, Tried) and entry.hits is not None:
-            totals[entry.outcome.trial.arm] = entry.hits
-        elif isinstance(entry, Decided) and entry.arm in totals:
-            return totals[entry.arm]
-    return None
+    return next((trial.hits for trial in decided_trials(history, judging=True)), None)
 
 
 def judged_hits(history: Iterable[Entry]) -> dict[str, int]:
