@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from poise import draws
 from poise.actions import Action
-from poise.errors import UserError
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
 
@@ -33,11 +32,6 @@ def scrambled(space: ActionSpace) -> Reinforce:
         episode = [(generator.normal(size=FEATURES), int(generator.integers(4)), generator.uniform()) for _ in range(3)]
         policy.update(episode)
     return policy
-
-
-def knowledge(policy: Reinforce) -> tuple[dict[str, list[list[float]]], list[float]]:
-    """All that a policy has learned."""
-    return {axis: weights.tolist() for axis, weights in policy._weights.items()}, list(policy._means)
 
 
 @given(episodes, states, st.sampled_from([SPACE, OFF_GRID]), st.floats(1e-3, 1e3))
@@ -70,7 +64,7 @@ def test_a_default_off_the_grid_is_never_drawn_or_decided() -> None:
     generator = draws.generator(0, "many")
     assert OFF_GRID.default not in {policy.sample(state, generator) for _ in range(300)}
     assert Reinforce(OFF_GRID, FEATURES).decide(state) != OFF_GRID.default
-    with pytest.raises(ValueError, match="not on the grid"):
+    with pytest.raises(ValueError, match="out of bounds"):
         policy.update([(state, OFF_GRID.default, 1.0)])
 
 
@@ -107,13 +101,6 @@ def test_an_update_by_hand() -> None:
     # θ(0.1) = 0.5 · [(0.9 − 0.8) · (0 − ½) · 2 + (0.5 − 0.6) · (1 − ½) · 1]
     assert policy._weights["lr"].tolist() == [[pytest.approx(-0.075)], [pytest.approx(0.075)]]
     assert policy._means == pytest.approx([0.8 * 0.6 + 0.2 * 0.5, 0.8 * 0.8 + 0.2 * 0.9])
-
-
-def test_an_empty_episode_teaches_nothing() -> None:
-    policy = scrambled(SPACE)
-    before = knowledge(policy)
-    policy.update([])
-    assert knowledge(policy) == before
 
 
 def noisy_reward(few_arrive: bool, arm: int, generator: np.random.Generator) -> float:
@@ -162,36 +149,8 @@ def test_later_rewards_count_for_earlier_phases() -> None:
     assert 0.2 < policy.probabilities(second)[1] < 0.8
 
 
-def test_the_same_draws_give_the_same_policy() -> None:
-    assert knowledge(learned(0, 30)) == knowledge(learned(0, 30))
-    assert knowledge(learned(0, 30)) != knowledge(learned(1, 30))
-
-
-@pytest.mark.parametrize("state", [[1.0], [1.0, math.nan, 0.0], [[1.0, 0.0, 0.0]]])
-def test_a_state_of_another_kind_is_refused(state: list[float]) -> None:
-    with pytest.raises(ValueError, match="3 finite numbers"):
-        Reinforce(SPACE, FEATURES).probabilities(state)
-
-
-def test_a_reward_that_is_no_number_is_refused_and_changes_nothing() -> None:
-    policy, state = scrambled(SPACE), state_of(50, 10, 1000)
-    before = knowledge(policy)
-    with pytest.raises(ValueError, match="finite"):
-        policy.update([(state, 0, 0.5), (state, 0, math.nan)])
-    assert knowledge(policy) == before
-
-
-@pytest.mark.parametrize("options", [{"features": 0}, {"rate": 0}, {"baseline": 1.0}, {"baseline": -0.1}])
-def test_bad_options_are_refused(options: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=next(iter(options))):
-        Reinforce(SPACE, **{"features": 3, **options})  # type: ignore[arg-type]
-
-
 def test_the_state_is_a_summary_of_classes_and_memory() -> None:
     assert state_of(50, 10, 1000).tolist() == pytest.approx([1, math.log(0.2), 1])
     assert state_of(10, 10, 0).tolist() == [1, 0, 0]
     assert state_of(10, 0, 100).tolist() == state_of(10, 1, 100).tolist()
     assert len(state_of(1, 1, 1)) == FEATURES
-    for bad in ((0, 1, 0), (1, -1, 0), (1, 1, -1)):
-        with pytest.raises(UserError):
-            state_of(*bad)

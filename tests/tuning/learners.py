@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterator
 from typing import Any, TypeVar
 
 import torch
@@ -74,51 +73,9 @@ def assert_same_state(one: Saved, other: Saved) -> None:
     assert first_meta == second_meta
 
 
-def told_and_saved(learner: Learner, arriving: tuple[Tensor, Tensor]) -> tuple[list[Event], list[Saved]]:
-    """The events of the learner's next phase, and its state at each of them."""
-    events, states = list[Event](), list[Saved]()
-    for event in telling(learner, arriving):
-        events.append(event)
-        states.append(saved(learner))
-    return events, states
-
-
 def telling(learner: Learner, arriving: tuple[Tensor, Tensor]) -> Iterator[Event]:
     """The events of the learner's next phase without those from inside of trials: resumed, one begins again."""
     return (event for event in learner.fitting(*arriving) if not isinstance(event, Progress))
-
-
-def assert_resumes(
-    straight: Learner,
-    arriving: tuple[Tensor, Tensor],
-    events: list[Event],
-    states: list[Saved],
-    places: Sequence[int],
-) -> None:
-    """Killed after any of these events and resumed, it tells the same ones and is the same learner at the next place.
-
-    So it is at the end, too. What would only go wrong later is seen by those that go on to the end of the phase: from
-    the first place, the one in the middle, and the last.
-    """
-    to_the_end = {places[0], places[len(places) // 2], places[-1]}
-    for place, following in pairwise([*places, len(events) - 1]):
-        resumed = reopened(states[place])
-        going = telling(resumed, arriving)
-        told = list(islice(going, following - place))
-        assert told == events[place + 1 : following + 1], f"after {events[place]}"
-        assert_same_state(_without_names(saved(resumed)), _without_names(states[following]))
-        if place in to_the_end:
-            assert told + list(going) == events[place + 1 :], f"after {events[place]}"
-            assert_same(straight, resumed)
-
-
-def _without_names(state: Saved) -> Saved:
-    """The state without names of terms that no step has told yet: one that was resumed has those of the last stage."""
-    tensors, meta = state
-    position = (meta.get("pending") or {}).get("position") or {}
-    if "names" not in position or "pending.record" in tensors:
-        return state
-    return tensors, {**meta, "pending": {**meta["pending"], "position": {**position, "names": []}}}
 
 
 def run_one(trials: Trials, attempt: Attempt) -> TrialResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,18 +91,6 @@ def test_with_the_plain_rule_after_phase_0_its_classes_never_have_more() -> None
     (started, *_) = learn(learner, [6])
     assert started.memory_images == 5 + 5 + 4 * 6  # a small increment: (5 · 6 + 10) / 6
     assert learner.held_ == 5 * 6 + 20
-
-
-def test_the_action_decides_what_is_stored_after_the_phase_and_discarded_in_the_next() -> None:
-    found = {}
-    for allocation in (0.0, 0.9):
-        learner = Learner(**{**SETTINGS, **TRYING, "memory": PLAIN})
-        learn(learner, [0, 1, 2])
-        learn(learner, [3, 4], action={"allocation": allocation})
-        (started, *_) = learn(learner, [5, 6], action={"allocation": 0.5})
-        assert learner.held_ == learner.budget_ == 5 * 5 + 40
-        found[allocation] = started.memory_images, started.new_images
-    assert found == {0.0: (25, 40), 0.9: (5 * 3 + 2 * 12, 26)}  # (5 · 5 + 36) / 5 = 12
 
 
 def test_only_a_look_ahead_sees_what_an_allocation_is_worth() -> None:
@@ -209,20 +196,6 @@ def test_new_images_of_known_classes_are_inside_the_budget_too() -> None:
     learn(learner, [0, 4], known="update")
     assert learner.held_ <= learner.budget_ == 5 * 4 + 40
     assert min(per_class(learner)) >= 5
-
-
-def test_a_saved_learner_remembers_its_allocation(tmp_path: Path) -> None:
-    learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=(0.0, 0.9, 0.2))})
-    for labels in ([0, 1], [2, 3]):
-        learn(learner, labels)
-    learner.save(tmp_path / "learner")
-    loaded = Learner.load(tmp_path / "learner", device="cpu")
-    assert loaded.settings == learner.settings
-    for each in (learner, loaded):
-        learn(each, [4, 5])
-    assert (loaded.held_, loaded.budget_, per_class(loaded)) == (learner.held_, learner.budget_, per_class(learner))
-    one, other = (each.state().tensors(images=True)[0] for each in (learner, loaded))
-    assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
 def test_an_allocation_needs_a_memory_that_has_one() -> None:

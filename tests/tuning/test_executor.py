@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from poise import Learner
-from poise.actions import Action
 from poise.methods import make_method
 from poise.nets import Model
 from poise.policies import Trial
-from poise.training import Backend, Bench, Event, Lanes, LocalExecutor, TrialDone, make_backend
+from poise.training import Bench, Event, Lanes, LocalExecutor, TrialDone, make_backend
 from poise.tuning import Attempt, Trials
 
 from .learners import SMALL, assert_same, digits, of, run_one
@@ -38,13 +37,6 @@ def count_classes(model: Model, means: Tensor, classes: Sequence[Any]) -> int:
 
 
 # Plain values ---------------------------------------------------------------------------------------------------------
-
-
-def test_an_attempt_is_a_plain_value() -> None:
-    attempt = Attempt(Trial(3, 1, 4, continues=1, round=2, full=True), Action(**OWN, epochs=20), "ncm", 4)
-    again = pickle.loads(pickle.dumps(attempt))
-    assert again == attempt
-    assert hash(again) == hash(attempt)
 
 
 @pytest.mark.parametrize("settings", [{}, {"environment": "both", "validation": 3}, {"horizon": 1}], ids=str)
@@ -71,21 +63,6 @@ def test_a_witness_and_what_it_looks_at_stay_here(make_trials: Callable[..., Tri
     result = run_one(trials, RUNGS[0])
     assert result.witnessed == sum(watched.inputs.context.growth)
     assert not run_one(pickle.loads(pickle.dumps(trials)), RUNGS[0]).witnessed
-
-
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_backend_is_made_again_where_it_arrives(precision: str) -> None:
-    backend = make_backend("cpu", precision, deterministic=True)
-    assert pickle.loads(pickle.dumps(backend)) == backend
-
-
-@pytest.mark.gpu
-def test_a_backend_on_a_gpu_has_a_stream_of_its_own_where_it_arrives() -> None:
-    backend = make_backend("cuda", "bf16", deterministic=True)
-    again: Backend = pickle.loads(pickle.dumps(backend))
-    assert (again.device, again.precision, again.deterministic) == (backend.device, "bf16", True)
-    assert again.lane is not None
-    assert again.lane != backend.lane
 
 
 # Executors ------------------------------------------------------------------------------------------------------------

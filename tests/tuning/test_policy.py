@@ -16,13 +16,12 @@ from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES as BUILDERS
 from poise.policies import PRESETS, Outcome, Policy, Preset, Tried, Wish
-from poise.training import ActionDecided, Progress, StageDone, TrialDone
+from poise.training import TrialDone
 from poise.tuning import Entry, History, PolicyTuner, Reward, TrialResult
 from poise.tuning.results import told_to_policy
 
 from .learners import (
     SMALL,
-    assert_resumes,
     assert_same,
     decided_in,
     digits,
@@ -30,8 +29,6 @@ from .learners import (
     reopened,
     saved,
     small,
-    telling,
-    told_and_saved,
     tried_in,
 )
 
@@ -67,20 +64,6 @@ def test_a_policy_tries_decides_and_the_phase_is_trained_with_that(policy: str) 
         assert max(trial.reward for trial in trials) == max(
             trial.reward for trial in trials if trial.action == decided.action
         )
-
-
-@pytest.mark.parametrize("policy", ["race", "exp3"])
-def test_saved_after_any_trial_and_gone_on_it_ends_the_same(policy: str) -> None:
-    settings = {"policy": policy, "policy_options": POLICIES[policy]}
-    straight, arriving = small(**settings), digits([3])
-    events, states = told_and_saved(straight, arriving)
-    places = [place for place, event in enumerate(events) if isinstance(event, TrialDone | ActionDecided)]
-    assert_resumes(straight, arriving, events, states, places)
-    resumed = reopened(states[places[len(places) // 2]])
-    for each, phases in ((straight, [digits([4])]), (resumed, [arriving, digits([4])])):
-        for images in phases:
-            each.partial_fit(*images)
-    assert_same(straight, resumed)
 
 
 def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
@@ -228,55 +211,6 @@ def test_a_study_may_reward_something_else() -> None:
     assert decided_in(told).reward == 1 - min(rewards)
 
 
-# Killed anywhere ----------------------------------------------------------------------------------------------------
-
-KILLED: dict[str, dict[str, Any]] = {
-    "finalists": {
-        "policy": "race",
-        "policy_options": {"finalists": 1, "rungs": 2},
-        "space": {"lr": [0.1], "balance": ["finetune", "none"]},
-        "action": {"balance": "finetune"},
-        "trials": {"length": 0.5},
-    },
-    "judged at full length": {"policy": "exp3", "policy_options": {"iterations": 2}, "action": {"balance": "finetune"}},
-    "look-ahead": {"space": {"lr": [0.1, 0.02]}, "trials": {"environment": "both"}},
-    "the paper's candidates": {"space": {"lr": [0.1, 0.02]}, "trials": {"classifier": "paper"}},
-    "horizon": {"space": {"lr": [0.1, 0.02]}, "trials": {"horizon": 1}},
-}
-
-
-@pytest.mark.parametrize("case", KILLED)
-def test_killed_inside_of_a_trial_it_begins_that_trial_again(case: str) -> None:
-    straight, arriving = small(**KILLED[case]), digits([3, 4])
-    killed = reopened(saved(straight))
-    events, _ = told_and_saved(straight, arriving)
-    going = killed.fitting(*arriving)
-    while not isinstance(next(going), TrialDone):
-        pass
-    assert isinstance(next(going), Progress)
-    resumed = reopened(saved(killed))
-    left = events[1 + events.index(of(TrialDone, events)[0]) :]
-    assert list(telling(resumed, arriving)) == left
-    assert_same(straight, resumed)
-
-
-@pytest.mark.parametrize("case", KILLED)
-def test_killed_at_any_event_and_gone_on_it_ends_with_the_same_bytes(case: str) -> None:
-    straight = small(**KILLED[case])
-    arriving = digits([3, 4])
-    events, states = told_and_saved(straight, arriving)
-    balanced = "action" in KILLED[case]
-    stages = [event.stage for event in events if isinstance(event, StageDone)]
-    assert stages == (["main", "balance"] if balanced else ["main"])
-    assert straight.knowledge.hits != {"fc": 0, "ncm": 0}
-    places = [
-        place
-        for place, event in enumerate(events[:-1])  # after the last one the phase is learned
-        if balanced or isinstance(event, TrialDone)  # the training itself is killed everywhere in the other cases
-    ]
-    assert_resumes(straight, arriving, events, states, places)
-
-
 # The record ---------------------------------------------------------------------------------------------------------
 
 
@@ -306,9 +240,6 @@ def test_a_trial_carries_the_distribution_from_which_it_was_drawn() -> None:
         assert trials[0].distribution != trials[1].distribution != decided_in(events).distribution
         if label == 3:
             assert trials[0].distribution == pytest.approx([1 / len(learner.action_space)] * len(learner.action_space))
-
-
-# Bugs that are known ------------------------------------------------------------------------------------------------
 
 
 def test_a_given_action_counts_in_the_first_phase_too() -> None:

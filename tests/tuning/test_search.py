@@ -41,12 +41,6 @@ def test_what_a_name_stands_for(name: str) -> None:
     assert json.loads(json.dumps(described)) == described
 
 
-def test_a_first_phase_of_too_few_classes_is_refused() -> None:
-    tuner_kind("offline-rl").check_first_phase(4)
-    with pytest.raises(UserError, match=r"^offline-rl [^\n]*needs at least 4 classes[^\n]*$"):
-        tuner_kind("offline-rl").check_first_phase(3)
-
-
 def test_a_policy_brings_a_space_and_trials_along_unless_they_are_given() -> None:
     online = tuner_kind("online")
     trials = TrialSettings("both", length=0.3, longest=16, validation=30, even=False, classifier="trials")

@@ -71,30 +71,6 @@ def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_tri
     assert result.outcome.reward > 0.6
 
 
-def test_continuing_gives_what_training_from_scratch_gives(make_trials: Callable[..., Trials]) -> None:
-    going = make_trials()
-    run_one(going, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4))
-    continued = run_one(going, Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    scratch = run_one(make_trials(), Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    assert continued == scratch
-
-
-def test_trials_do_not_disturb_each_other(make_trials: Callable[..., Trials]) -> None:
-    together, other = make_trials(), OWN.replace(lr=0.01, feature_kd=4.0)
-    run_one(together, Attempt(Trial(0, arm=1, epochs=3), other, "fc", 4))
-    after = run_one(together, Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
-    alone = run_one(make_trials(), Attempt(Trial(1, arm=0, epochs=3), OWN, "fc", 4))
-    assert after == alone
-
-
-def test_a_diverged_trial_has_reward_0_and_stops_nothing(make_trials: Callable[..., Trials]) -> None:
-    trials = make_trials()
-    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=4), Action(**{**OWN, "lr": 1e30}), "fc", 4))
-    assert result.outcome.diverged
-    assert result.outcome.reward == 0
-    assert run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 4)).outcome.diverged is False
-
-
 def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Trials]) -> None:
     trials = make_trials(witness=fingerprint)
     for epochs, equal in ((2, True), (4, False)):  # of 4 epochs the third has a tenth of the rate, of 40 it has not
@@ -103,12 +79,6 @@ def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Tri
             for full in (False, True)
         )
         assert (short == full) is equal
-
-
-def test_the_last_model_is_not_touched(context: PhaseContext, make_trials: Callable[..., Trials]) -> None:
-    before = {name: value.clone() for name, value in context.model.state_dict().items()}
-    run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2))
-    assert all(torch.equal(before[name], value) for name, value in context.model.state_dict().items())
 
 
 def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
@@ -352,18 +322,7 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     assert both.split["parts"] == [local.split, ahead.split]
 
 
-def test_a_diverged_trial_in_both_lists_the_classes_and_images_of_both_parts(make_ahead: Callable[..., Trials]) -> None:
-    trial = Trial(0, arm=0, epochs=2)
-    diverged = run_one(make_ahead(environment="both"), Attempt(trial, OWN.replace(lr=1e30), "fc", 2))
-    healthy = run_one(make_ahead(environment="both"), Attempt(trial, OWN, "fc", 2))
-    assert diverged.outcome.diverged
-    assert (diverged.outcome.reward, diverged.outcome.per_class) == (0, ())
-    assert (diverged.classes, diverged.images) == (healthy.classes, healthy.images)
-    assert diverged.split == healthy.split
-    json.dumps(diverged.as_json())
-
-
-@pytest.mark.parametrize("kind", ["lookahead", "both", "horizon"])
+@pytest.mark.parametrize("kind", ["local", "lookahead", "both", "horizon"])
 class TestSeveralTrainings:
     @pytest.fixture
     def make(self, kind: str, request: pytest.FixtureRequest) -> Callable[[], Trials]:
@@ -373,27 +332,28 @@ class TestSeveralTrainings:
         made: Callable[..., Trials] = request.getfixturevalue("make_trials")
         return lambda: made(horizon=1)
 
-    def test_the_same_trial_twice_is_the_same(self, make: Callable[[], Trials]) -> None:
-        one, other = (run_one(make(), Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 2)) for _ in range(2))
-        assert one == other
-
     def test_going_on_from_rung_to_rung_gives_what_training_from_scratch_gives(
         self, make: Callable[[], Trials]
     ) -> None:
+        """And trials do not disturb each other, nor the model that they start from."""
         going, other = make(), OWN.replace(lr=0.02)
+        before = {name: value.clone() for name, value in going.inputs.context.model.state_dict().items()}
         for number, epochs in enumerate((1, 2, 4)):
             continued = run_one(going, Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
             run_one(going, Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc", 4))
             assert continued == run_one(make(), Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
+        assert all(torch.equal(before[name], value) for name, value in going.inputs.context.model.state_dict().items())
 
-    def test_a_divergence_in_the_first_training_stops_nothing(self, make: Callable[[], Trials]) -> None:
+    def test_a_divergence_has_reward_0_and_stops_nothing(self, make: Callable[[], Trials]) -> None:
+        """Its record lists the classes and images of every part."""
         trials = make()
-        result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", 2))
-        assert result.outcome.diverged
-        assert (result.outcome.reward, result.outcome.per_class, result.totals()) == (0, (), {"fc": 0, "ncm": 0})
-        json.dumps(result.as_json())
+        diverged = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", 2))
+        assert diverged.outcome.diverged
+        assert (diverged.outcome.reward, diverged.outcome.per_class, diverged.totals()) == (0, (), {"fc": 0, "ncm": 0})
+        json.dumps(diverged.as_json())
         after = run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
         assert after == run_one(make(), Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+        assert (diverged.classes, diverged.images, diverged.split) == (after.classes, after.images, after.split)
 
 
 # The length of a trial ----------------------------------------------------------------------------------------------
@@ -457,11 +417,6 @@ def test_trials_of_two_rounds_can_be_asked_for_together(
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [result.outcome.trial.id for result in together] == [0, 1, 2, 3]
-
-
-@pytest.mark.parametrize(("length", "full", "short"), [(0.1, 160, 16), (0.1, 12, 2), (0.1, 1, 1), (1, 7, 7)])
-def test_a_trial_is_a_tenth_of_a_phase_rounded_up(length: float, full: int, short: int) -> None:
-    assert TrialSettings(length=length).short(full) == short
 
 
 # Bugs that are known ------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
-from poise.errors import check_number, check_whole
 from poise.policies.base import Array
 from poise.spaces import ActionSpace
 
@@ -36,9 +35,6 @@ def state_of(old: int, new: int, memory: int) -> Array:
         new: classes that arrive; 0 (only new images of old classes arrive) is taken as 1.
         memory: kept images of all old classes together.
     """
-    check_whole("old classes", old, 1)
-    check_whole("new classes", new, 0)
-    check_whole("memory", memory, 0)
     return np.array([1.0, math.log(max(new, 1) / old), math.log1p(memory / old) / math.log1p(PER_CLASS)])
 
 
@@ -57,10 +53,7 @@ class Reinforce:
     """
 
     def __init__(self, space: ActionSpace, features: int, rate: float = 0.2, baseline: float = 0.9) -> None:
-        check_whole("features", features, 1)
-        check_number("rate", rate, positive=True)
-        check_number("baseline", baseline, below=1)
-        self.space, self.features, self.rate, self.baseline = space, features, rate, baseline
+        self.space, self.rate, self.baseline = space, rate, baseline
         sizes = {axis: len(values) for axis, values in space.axes.items()} if space.is_product else {ARM: len(space)}
         self._shape = tuple(sizes.values())
         self._weights = {axis: np.zeros((size, features)) for axis, size in sizes.items()}  # θ
@@ -84,11 +77,10 @@ class Reinforce:
 
     def log_gradient(self, state: ArrayLike, arm: int) -> dict[str, Array]:
         """∇ log π(a|s) by θ_axis, for each axis: (e_a − softmax(θ_axis s)) sᵀ, with e_a the axis value of the arm."""
-        features = self._check_state(state)
-        gradients = {}
-        for axis, place, chances in zip(self._weights, self._places(arm), self._axis_chances(state), strict=True):
+        gradients, places = {}, np.unravel_index(arm, self._shape)  # which value of each axis the arm has
+        for axis, place, chances in zip(self._weights, places, self._axis_chances(state), strict=True):
             taken = np.arange(len(chances)) == place
-            gradients[axis] = np.outer(taken - chances, features)
+            gradients[axis] = np.outer(taken - chances, state)
         return gradients
 
     def update(self, episode: Sequence[Experience]) -> None:
@@ -98,45 +90,20 @@ class Reinforce:
         the episode, and b is the running mean of earlier returns over the same number of phases: it does not depend on
         the action and removes most of the variance. The first return over a number of phases is its own baseline.
         """
-        returns = self._returns(episode)
         moves = {axis: np.zeros_like(weights) for axis, weights in self._weights.items()}
-        for left, ((state, arm, _), gained) in enumerate(zip(reversed(episode), returns, strict=True)):
-            advantage = gained - (self._means[left] if left < len(self._means) else gained)
+        gained = 0.0
+        for left, (state, arm, reward) in enumerate(reversed(episode)):
+            gained += float(reward)
+            if left == len(self._means):
+                self._means.append(gained)
+            advantage = gained - self._means[left]
+            self._means[left] += (1 - self.baseline) * advantage
             for axis, gradient in self.log_gradient(state, arm).items():
                 moves[axis] += advantage * gradient
         self._weights = {axis: weights + self.rate * moves[axis] for axis, weights in self._weights.items()}
-        self._remember(returns)
-
-    def _returns(self, episode: Sequence[Experience]) -> list[float]:
-        """The return of the last phase, of the last two together, and so on."""
-        rewards = [float(reward) for _, _, reward in reversed(episode)]
-        if not all(map(math.isfinite, rewards)):
-            raise ValueError(f"rewards must be finite: {rewards[::-1]}")
-        return np.cumsum(rewards).tolist() if rewards else []
-
-    def _remember(self, returns: Sequence[float]) -> None:
-        for left, gained in enumerate(returns):
-            if left == len(self._means):
-                self._means.append(gained)
-            self._means[left] += (1 - self.baseline) * (gained - self._means[left])
 
     def _axis_chances(self, state: ArrayLike) -> list[Array]:
-        features = self._check_state(state)
-        return [_softmax(weights @ features) for weights in self._weights.values()]
-
-    def _check_state(self, state: ArrayLike) -> Array:
-        features = np.asarray(state, dtype=np.float64)
-        if features.shape != (self.features,) or not np.isfinite(features).all():
-            raise ValueError(f"a state is {self.features} finite numbers, not {features.tolist()}")
-        return features
-
-    def _places(self, arm: int) -> list[int]:
-        """Which value of each axis the arm has."""
-        if not 0 <= arm < math.prod(self._shape):
-            raise ValueError(f"arm {arm} is not on the grid of the space {self.space}")
-        return [int(place) for place in np.unravel_index(arm, self._shape)]
-
-
-def _softmax(logits: Array) -> Array:
-    powers = np.exp(logits - logits.max())
-    return np.asarray(powers / powers.sum())
+        """The chances of the values of each axis: softmax(θ_axis s)."""
+        powers = [weights @ np.asarray(state, dtype=np.float64) for weights in self._weights.values()]
+        powers = [np.exp(logits - logits.max()) for logits in powers]
+        return [np.asarray(each / each.sum()) for each in powers]

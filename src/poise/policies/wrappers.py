@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -85,15 +85,10 @@ class Every(Wrapper):
         return {**super().resolved(), "every": self.period}
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether an arm may replace the default, and why.
+class Verdict(NamedTuple):
+    """Whether to leave the default for an arm, and why: its mean paired gain in accuracy and the standard error.
 
-    Attributes:
-        gain: mean paired gain in accuracy over the default.
-        error: its standard error.
-        chance: how often the best of all arms compared would look at least as good if none were better.
-        leave: whether to leave the default.
+    `chance` is how often the best of all arms compared would look at least as good if none were better.
     """
 
     gain: float
@@ -125,11 +120,6 @@ class Safe(Wrapper):
         self.z = z
         arms = len(self.setup.space)
         self._sums, self._counts = np.zeros((arms, 0)), np.zeros((arms, 0))  # arms × classes, past phases
-
-    @property
-    def level(self) -> float:
-        """Φ(−z)."""
-        return math.erfc(self.z / math.sqrt(2)) / 2
 
     def begin(self, phase: int) -> None:
         """Keep the differences of the previous phase."""
@@ -175,7 +165,7 @@ class Safe(Wrapper):
             signs = self._signs(np.flatnonzero(counts[rivals].any(axis=0)), sums.shape[1])
             best = _ratio(*_gains(signs, sums[rivals], counts[rivals])).max(axis=1)
             chance = float((best >= ratio[mine] - 1e-9).mean())
-            leave = chance <= self.level
+            leave = chance <= math.erfc(self.z / math.sqrt(2)) / 2  # Φ(−z)
         return Verdict(float(gain[mine]), float(error[mine]), chance, leave)
 
     def _signs(self, seen: NDArray[np.intp], classes: int) -> Array:
