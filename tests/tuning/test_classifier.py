@@ -57,6 +57,7 @@ def test_where_the_action_leaves_it_open_the_classifier_in_force_is_rewarded(
         ("fc", 2, {"fc": 8, "ncm": 8}, "fc"),
         ("fc", 1, NONE, "fc"),
         ("ncm", 1, NONE, "ncm"),
+        ("auto", 2, NONE, "fc"),  # as it is in force
     ],
 )
 def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie(
@@ -66,11 +67,6 @@ def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie
     assert rule.classifier_after(AUTO, hits) == expected
     for name in ("fc", "ncm"):
         assert rule.classifier_after(Action(classifier=name), hits) == name
-
-
-@pytest.mark.parametrize("in_force", ["fc", "ncm"])
-def test_with_a_method_that_leaves_it_open_too_a_tie_leaves_the_classifier_in_force(in_force: str) -> None:
-    assert ClassifierRule("auto", in_force, 2, NONE).classifier_after(AUTO, NONE) == in_force
 
 
 def test_after_the_first_phase_fc_counts_unless_the_action_says_another() -> None:
@@ -104,22 +100,6 @@ def test_with_a_tuning_policy_the_classifier_is_auto_unless_it_was_said(
 ) -> None:
     space = Learner(**{**SMALL, **changes}).action_space
     assert {action.classifier for action in space.actions} == classifiers
-
-
-def test_without_a_reserve_one_training_of_full_length_judges_the_classifiers_and_hits_add_up() -> None:
-    learner = small()
-    assert learner.classifier_ == "fc"
-    total = {"fc": 0, "ncm": 0}
-    for label in (3, 4):
-        events = list(learner.fitting(*digits([label])))
-        (judged,) = tried_in(events, "classifier")
-        assert (judged.trial["epochs"], judged.trial["full"]) == (4, True)
-        assert judged.action == decided_in(events).action
-        total = {name: total[name] + count for name, count in hits_of(judged).items()}
-        assert learner.knowledge.hits == total
-        expected = "fc" if total["fc"] >= total["ncm"] else "ncm"
-        assert [event.classifier for event in events if isinstance(event, PhaseDone)] == [expected]
-        assert learner.classifier_ == expected
 
 
 def test_a_classifier_that_was_said_is_not_judged() -> None:
@@ -164,27 +144,33 @@ def test_the_papers_way_judges_by_two_short_trainings_in_the_first_tuned_phase_o
     assert learner.classifier_ == ("fc" if hits["fc"] >= hits["ncm"] else "ncm")
 
 
-BY_TRIALS: dict[str, dict[str, Any]] = {
-    "grid": {"trials": {"length": 0.5, "classifier": "trials"}},
+JUDGED: dict[str, dict[str, Any]] = {
+    "full": {},
+    "trials": {"trials": {"length": 0.5, "classifier": "trials"}},
     "online": {"policy": "online", "space": [{"lr": [0.05]}, {"feature_kd": [0.0], "lr": [0.1, 0.02]}], "trials": None},
 }
 
 
-def hits_of_the_decided(events: list[Event]) -> dict[str, int]:
-    (decided,) = [event for event in tried_in(events) if event.action == decided_in(events).action]
-    return hits_of(decided)
+def decided_trial(events: list[Event]) -> TrialDone:
+    (found,) = [event for event in tried_in(events) if event.action == decided_in(events).action]
+    return found
 
 
-@pytest.mark.parametrize("case", BY_TRIALS)
-def test_the_trial_of_the_decided_action_judges_the_classifiers_and_hits_add_up(case: str) -> None:
-    learner = small(**BY_TRIALS[case])
-    assert learner.settings.trials.classifier == "trials"
-    total = dict(NONE)
+@pytest.mark.parametrize("case", JUDGED)
+def test_a_training_of_full_length_or_the_trial_of_the_decided_action_judges_and_hits_add_up(case: str) -> None:
+    learner, total = small(**JUDGED[case]), dict(NONE)
+    assert learner.classifier_ == "fc"
     for labels in ([3, 4], [5]):
         events = list(learner.fitting(*digits(labels)))
-        assert not tried_in(events, "classifier"), "nothing is trained for it"
-        assert len(tried_in(events)) == len(learner.action_space)
-        total = {name: total[name] + count for name, count in hits_of_the_decided(events).items()}
+        apart = tried_in(events, "classifier")
+        if case == "full":
+            assert [(event.trial["epochs"], event.trial["full"]) for event in apart] == [(4, True)]
+            assert apart[0].action == decided_in(events).action
+        else:
+            assert not apart, "nothing is trained for it"
+            assert len(tried_in(events)) == len(learner.action_space)
+        hits = hits_of(apart[0] if apart else decided_trial(events))
+        total = {name: total[name] + count for name, count in hits.items()}
         assert any(total.values())
         assert learner.knowledge.hits == total
         expected = "fc" if total["fc"] >= total["ncm"] else "ncm"
@@ -193,15 +179,15 @@ def test_the_trial_of_the_decided_action_judges_the_classifiers_and_hits_add_up(
 
 
 def test_a_phase_without_trials_of_its_own_leaves_the_classifier() -> None:
-    learner = small(**{**BY_TRIALS["grid"], "policy_options": {"every": 2}})
+    learner = small(**{**JUDGED["trials"], "policy_options": {"every": 2}})
     first, second = (list(learner.fitting(*digits([label]))) for label in (3, 4))
-    hits = hits_of_the_decided(first)
+    hits = hits_of(decided_trial(first))
     assert not of(TrialDone, second)
     assert learner.knowledge.hits == hits
     assert [event.classifier for event in of(PhaseDone, second)] == [event.classifier for event in of(PhaseDone, first)]
 
 
-@pytest.mark.parametrize("changes", [{}, BY_TRIALS["grid"]], ids=["full", "trials"])
+@pytest.mark.parametrize("changes", [{}, JUDGED["trials"]], ids=["full", "trials"])
 def test_with_a_reserve_which_is_never_trained_on_the_trained_model_itself_is_judged(changes: dict[str, Any]) -> None:
     learner = small(**changes, memory=Budget(6, reserve=2))
     before = learner.knowledge.hits

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pytest
-import torch
 from torch import Tensor
 
 from poise import Learner
@@ -112,26 +109,3 @@ def test_a_learner_whose_trials_run_elsewhere_is_the_same(settings: dict[str, An
 
 def journal(events: list[Event]) -> list[dict[str, Any]]:
     return [event.as_json() for event in events if event.kept]
-
-
-ELSEWHERE = """
-import pickle, sys, torch
-torch.set_num_threads(1)
-trials, attempts = pickle.load(sys.stdin.buffer)
-sys.stdout.buffer.write(pickle.dumps(list(trials.run_all(attempts))))
-"""
-
-
-class Subprocess:
-    """Runs attempts in another process."""
-
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
-        letter = pickle.dumps((bench, list(attempts)))
-        done = subprocess.run([sys.executable, "-c", ELSEWHERE], input=letter, capture_output=True, check=True)
-        return iter([pickle.loads(done.stdout)])
-
-
-def test_another_process_gives_the_same_results(make_trials: Callable[..., Trials]) -> None:
-    assert torch.get_num_threads() == 1
-    expected = list(make_trials().run_all(RUNGS))
-    assert list(make_trials(executor=Subprocess()).run_all(RUNGS)) == expected

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from poise import Learner
 from poise.actions import Action
@@ -33,7 +32,6 @@ from .learners import (
 )
 
 OWN = make_method("lucir").default_action
-LONGER = {"epochs": 12, "memory": 6, "batch": 128, "trials": {}}  # than those of `small`
 POLICIES: dict[str, dict[str, Any]] = {
     "grid": {},
     "race": {"safe": 1.0},
@@ -43,19 +41,10 @@ POLICIES: dict[str, dict[str, Any]] = {
 }
 
 
-def phase(labels: list[int], count: int = 24) -> tuple[Tensor, Tensor]:
-    return digits(labels, count)
-
-
-def learned(**changes: Any) -> Learner:
-    """A learner of longer phases that has learned the first."""
-    return Learner(**{**SMALL, **LONGER, **changes}).partial_fit(*phase([0, 1, 2]))
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_policy_tries_decides_and_the_phase_is_trained_with_that(policy: str) -> None:
-    learner = learned(policy=policy, policy_options=POLICIES[policy])
-    events = list(learner.fitting(*phase([3])))
+    learner = small(policy=policy, policy_options=POLICIES[policy])
+    events = list(learner.fitting(*digits([3])))
     trials, decided = of(TrialDone, events), decided_in(events)
     assert trials
     assert all(0 <= trial.reward <= 1 and Action(**trial.action) in learner.action_space.actions for trial in trials)
@@ -67,21 +56,21 @@ def test_a_policy_tries_decides_and_the_phase_is_trained_with_that(policy: str) 
 
 
 def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
-    learner, straight = learned(policy="exp3"), learned(policy="exp3")
-    going = learner.fitting(*phase([3]))
+    learner, straight = small(policy="exp3"), small(policy="exp3")
+    going = learner.fitting(*digits([3]))
     for event in going:
         if isinstance(event, TrialDone):
             break
     going.close()  # type: ignore[attr-defined]
     assert_same(learner, straight)
-    learner.partial_fit(*phase([4]))
-    straight.partial_fit(*phase([4]))
+    learner.partial_fit(*digits([4]))
+    straight.partial_fit(*digits([4]))
     assert_same(learner, straight)
 
 
 def test_where_nothing_can_be_held_out_the_default_stays(caplog: pytest.LogCaptureFixture) -> None:
-    learner = Learner(**{**SMALL, "memory": 1}).partial_fit(*phase([0, 1], count=1))
-    learner.partial_fit(*phase([2], count=1))
+    learner = Learner(**{**SMALL, "memory": 1}).partial_fit(*digits([0, 1], count=1))
+    learner.partial_fit(*digits([2], count=1))
     assert learner.action_ == learner.action_space.actions[learner.action_space.default]
     assert "nothing to validate on" in caplog.text
 

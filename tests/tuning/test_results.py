@@ -12,7 +12,7 @@ from poise.actions import Action
 from poise.errors import Damaged
 from poise.policies import Decided, Outcome, Trial, Tried
 from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json, judged_hits
-from poise.tuning.results import Chosen, Episode, HyperStep, Judged, decided_totals, told_to_policy
+from poise.tuning.results import Chosen, Episode, HyperStep, Judged, decided_totals
 
 ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
 FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))
@@ -63,10 +63,6 @@ def test_a_round_without_a_finite_loss_stays_one() -> None:
 def test_an_entry_that_nobody_writes_is_refused_in_one_line(value: dict[str, Any]) -> None:
     with pytest.raises(Damaged, match=r"^the history has an entry that nobody writes, with [^\n]+$"):
         entry_from_json(value)
-
-
-def test_a_policy_is_told_its_trials_and_decisions_only() -> None:
-    assert told_to_policy(ENTRIES) == ENTRIES[:4]
 
 
 def tried(phase: int, arm: int, epochs: int, reward: float) -> Tried:

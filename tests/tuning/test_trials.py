@@ -22,13 +22,15 @@ from poise.tuning.environments import Environment, draw_tasks
 
 from .learners import run_one
 
+Make = Callable[..., Any]  # of trials
+
 OWN = make_method("lucir").default_action
 QUOTA = 4  # of each class in a memory after a look-ahead's first half
 SIZES = {2: 12, 3: 40, 4: 16}  # of the new classes of a look-ahead
 
 
 @pytest.fixture
-def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Callable[..., Trials]:
+def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Make:
     """Look-ahead trials of three new classes of different sizes; one may look like another class."""
     generator = torch.Generator().manual_seed(4)
     kept = ImageSet.joined([bright(generator, label, 6, 10 * label) for label in (0, 1)])
@@ -61,7 +63,7 @@ def replace_pixels(images: ImageSet, others: ImageSet) -> ImageSet:
     return ImageSet(others.pixels, images.labels, images.origins)
 
 
-def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_trials: Callable[..., Trials]) -> None:
+def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_trials: Make) -> None:
     result = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm", 4))
     assert (result.epochs, sorted(result.hits)) == (4, ["fc", "ncm"])
     assert result.classes == [0, 1, 2]
@@ -71,7 +73,7 @@ def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_tri
     assert result.outcome.reward > 0.6
 
 
-def test_a_finalist_trains_with_the_full_schedule(make_trials: Callable[..., Trials]) -> None:
+def test_a_finalist_trains_with_the_full_schedule(make_trials: Make) -> None:
     trials = make_trials(witness=fingerprint)
     for epochs, equal in ((2, True), (4, False)):  # of 4 epochs the third has a tenth of the rate, of 40 it has not
         short, full = (
@@ -99,7 +101,7 @@ class Heavy(Stage):
 @pytest.mark.parametrize(("share", "epochs"), [(None, 1), (0.5, 3), (1.0, 5)])
 @pytest.mark.parametrize("environment", ["local", "lookahead"])
 def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
-    context: PhaseContext, make_ahead: Callable[..., Trials], environment: str, share: float | None, epochs: int
+    context: PhaseContext, make_ahead: Make, environment: str, share: float | None, epochs: int
 ) -> None:
     heard: list[str] = []
     method, fine_tuned = Lucir(), OWN.replace(balance="finetune")
@@ -134,7 +136,7 @@ class Listening(Lucir):
 
 
 def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
-    context: PhaseContext, make_ahead: Callable[..., Trials]
+    context: PhaseContext, make_ahead: Make
 ) -> None:
     method = Listening()
     trials = make_ahead(context=replace(context, method=method))
@@ -168,9 +170,7 @@ class Watched(Trials):
 
 
 @pytest.mark.parametrize("round_", [0, 1])
-def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
-    make_ahead: Callable[..., Watched], round_: int
-) -> None:
+def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(make_ahead: Make, round_: int) -> None:
     phases = {}
     for rho in (0.0, 0.5, 0.9):
         trials = make_ahead(Watched)
@@ -190,7 +190,7 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(
     assert chosen[0] > chosen[1] >= chosen[2]  # the same draw for all of them
 
 
-def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Callable[..., Trials]) -> None:
+def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Make) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
     ((environment, first),) = draw_tasks(trials.inputs, 0)
@@ -201,9 +201,7 @@ def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Cal
 
 
 @pytest.mark.parametrize("round_", [0, 1])
-def test_the_first_half_is_cut_to_its_memory_by_herding(
-    context: PhaseContext, make_ahead: Callable[..., Watched], round_: int
-) -> None:
+def test_the_first_half_is_cut_to_its_memory_by_herding(context: PhaseContext, make_ahead: Make, round_: int) -> None:
     trials = make_ahead(Watched)
     run_one(trials, Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", 2))
     assert trials.followed is not None
@@ -218,7 +216,7 @@ def test_the_first_half_is_cut_to_its_memory_by_herding(
 
 
 @pytest.mark.parametrize("reserved", [0, 2])
-def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable[..., Trials], reserved: int) -> None:
+def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Make, reserved: int) -> None:
     for round_ in (0, 1):  # whatever the order of the classes inside
         for confused in SIZES:
             trials = make_ahead(reserved=reserved, confused=confused)
@@ -240,7 +238,7 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Callable
 # Horizon ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Callable[..., Trials]) -> None:
+def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Make) -> None:
     trial, action = Trial(0, arm=0, epochs=2), OWN.replace(lr=0.02)
     once = run_one(make_trials(), Attempt(trial, action, "fc", 2))
     twice = run_one(make_trials(horizon=1), Attempt(trial, action, "fc", 2))
@@ -253,9 +251,7 @@ def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Ca
     assert once.earlier_rewards == ()
 
 
-def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
-    context: PhaseContext, make_trials: Callable[..., Trials]
-) -> None:
+def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(context: PhaseContext, make_trials: Make) -> None:
     method = Listening()
     trials = make_trials(context=replace(context, method=method), horizon=2)
     result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
@@ -269,7 +265,7 @@ def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(
 def test_a_look_ahead_tells_its_classes_from_each_other_alone(
     environment: str,
     expected: list[int] | None,
-    make_ahead: Callable[..., Trials],
+    make_ahead: Make,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two old classes are known there and not validated."""
@@ -291,7 +287,7 @@ def test_a_look_ahead_tells_its_classes_from_each_other_alone(
 @pytest.mark.parametrize("classifier", ["fc", "ncm"])
 @pytest.mark.parametrize("reserved", [0, 2])
 def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classes(
-    make_ahead: Callable[..., Trials], classifier: str, reserved: int
+    make_ahead: Make, classifier: str, reserved: int
 ) -> None:
     """Without a reserve the parts have 15 and 24 images of 5 and 3 classes, and rewards of their own."""
     trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
@@ -327,9 +323,9 @@ class TestSeveralTrainings:
     @pytest.fixture
     def make(self, kind: str, request: pytest.FixtureRequest) -> Callable[[], Trials]:
         if kind != "horizon":
-            ahead: Callable[..., Trials] = request.getfixturevalue("make_ahead")
+            ahead: Make = request.getfixturevalue("make_ahead")
             return lambda: ahead(environment=kind)
-        made: Callable[..., Trials] = request.getfixturevalue("make_trials")
+        made: Make = request.getfixturevalue("make_trials")
         return lambda: made(horizon=1)
 
     def test_going_on_from_rung_to_rung_gives_what_training_from_scratch_gives(
@@ -370,7 +366,7 @@ class TestSeveralTrainings:
     ],
 )
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(
-    make_trials: Callable[..., Trials], epochs: int, trial: Trial, trained: int
+    make_trials: Make, epochs: int, trial: Trial, trained: int
 ) -> None:
     assert run_one(make_trials(), Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4)).epochs == trained
 
@@ -378,7 +374,7 @@ def test_an_axis_of_epochs_shortens_and_lengthens_trials(
 # Witnesses ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_witness_never_changes_a_reward(make_trials: Callable[..., Trials]) -> None:
+def test_a_witness_never_changes_a_reward(make_trials: Make) -> None:
     def meddling(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
         model.eval()
         torch.rand(3)
@@ -394,7 +390,7 @@ def test_a_witness_never_changes_a_reward(make_trials: Callable[..., Trials]) ->
 
 
 @pytest.mark.parametrize("classifier", ["fc", "ncm"])
-def test_the_record_gives_the_reward(make_ahead: Callable[..., Trials], classifier: str) -> None:
+def test_the_record_gives_the_reward(make_ahead: Make, classifier: str) -> None:
     for environment, reserved in (("lookahead", 3), ("local", 3), ("lookahead", 0), ("both", 3)):
         trials = make_ahead(environment=environment, reserved=reserved)
         result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, classifier, 2))
@@ -408,34 +404,10 @@ def test_the_record_gives_the_reward(make_ahead: Callable[..., Trials], classifi
 
 
 @pytest.mark.parametrize("lanes", [1, 4])
-def test_trials_of_two_rounds_can_be_asked_for_together(
-    make_trials: Callable[..., Trials], cpu: Backend, lanes: int
-) -> None:
+def test_trials_of_two_rounds_can_be_asked_for_together(make_trials: Make, cpu: Backend, lanes: int) -> None:
     wanted = [Attempt(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc", 2) for number in range(4)]
     together = list(make_trials(executor=LocalExecutor(Lanes(cpu, lanes))).run_all(wanted))
     assert together == [run_one(make_trials(), each) for each in wanted]
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [result.outcome.trial.id for result in together] == [0, 1, 2, 3]
-
-
-# Bugs that are known ------------------------------------------------------------------------------------------------
-
-
-class LateDivergence(Lucir):
-    """The second half of its epochs has no chance."""
-
-    def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        return Stage("first", 0.5), Stage("second", 0.5, lr=1e30)
-
-
-def test_a_trial_that_diverges_late_has_the_same_record_whether_it_continued_or_not(
-    context: PhaseContext, make_trials: Callable[..., Trials]
-) -> None:
-    late = replace(context, method=LateDivergence())
-    going = make_trials(context=late)
-    assert not run_one(going, Attempt(Trial(0, arm=0, epochs=2), OWN, "fc", 4)).outcome.diverged
-    continued = run_one(going, Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    scratch = run_one(make_trials(context=late), Attempt(Trial(1, arm=0, epochs=4, continues=0), OWN, "fc", 4))
-    assert continued.outcome.diverged
-    assert continued == scratch

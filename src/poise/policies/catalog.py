@@ -25,8 +25,8 @@ MOST_TRIALS: Final = 10_000
 UNTUNED = "fixed"
 #: The rules of `exp3`: the paper's equations, and its released code.
 RULES: Final = ("printed", "released")
-#: Options that wrap any policy.
-WRAPPER_OPTIONS = ("safe", "every")
+#: Options that wrap any policy, with values that theirs must be like.
+WRAPPER_OPTIONS: Final[Mapping[str, Option]] = {"safe": 1.0, "every": 1}
 
 
 class Composed(Policy, Generic[B]):
@@ -177,14 +177,11 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     policy = POLICIES[name](setup, **own)
     policy.description = {"name": name, **own}
     if "safe" in resolved:
-        z = resolved["safe"]
-        number = isinstance(z, int | float) and not isinstance(z, bool) and z >= 0
-        _require(number, f"safe={shown(z)} must be a number of standard errors, e.g. safe=1.0")
-        check_size("safe", float(z))
-        policy = Safe(policy, float(z))
+        z = float(resolved["safe"])
+        _require(z >= 0, f"safe={z:g} must be a number of standard errors, e.g. safe=1.0")
+        policy = Safe(policy, z)
     period = resolved.get("every", 1)
-    whole = isinstance(period, int) and not isinstance(period, bool) and period >= 1
-    _require(whole, f"every={shown(period)} must be a number of phases")
+    check_whole("every", period, 1)
     return Every(policy, int(period)) if period != 1 else policy
 
 
@@ -192,19 +189,18 @@ def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> 
     """Every option of the named policy, as given or by default, and the wrappers that were given."""
     if name not in POLICIES:
         raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")
-    given = dict(options or {})
-    around = {key: given.pop(key) for key in WRAPPER_OPTIONS if key in given}
     parameters = inspect.signature(POLICIES[name]).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    known, given = {**defaults, **WRAPPER_OPTIONS}, dict(options or {})
     for key, value in given.items():
-        if key not in defaults:
-            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, (*defaults, *WRAPPER_OPTIONS))}")
-        wanted = (int, float) if isinstance(defaults[key], float) else type(defaults[key])
-        if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(defaults[key], bool):
-            raise UserError(f"policy {name}: {key}={shown(value)} must be like {defaults[key]!r}")
+        if key not in known:
+            raise UserError(f"policy {name} has no option '{key}'; {suggestion(key, known)}")
+        wanted = (int, float) if isinstance(known[key], float) else type(known[key])
+        if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(known[key], bool):
+            raise UserError(f"policy {name}: {key}={shown(value)} must be like {known[key]!r}")
         if isinstance(value, float):
             check_size(f"policy {name}: {key}", value)
-    return {**defaults, **given, **around}
+    return {**defaults, **given}
 
 
 def _require(holds: bool, message: str) -> None:

@@ -80,7 +80,7 @@ class Reinforce:
         gradients, places = {}, np.unravel_index(arm, self._shape)  # which value of each axis the arm has
         for axis, place, chances in zip(self._weights, places, self._axis_chances(state), strict=True):
             taken = np.arange(len(chances)) == place
-            gradients[axis] = np.outer(taken - chances, state)
+            gradients[axis] = np.outer(taken - chances, np.asarray(state))
         return gradients
 
     def update(self, episode: Sequence[Experience]) -> None:

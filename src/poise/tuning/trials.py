@@ -186,8 +186,11 @@ class Trials:
             at = _Reached(first)
         try:
             while at.hits is None or at.epochs < until:
-                trainer, epochs, state = self._trainer(attempt, at, total, lane), at.epochs, None
-                before = trainer.done
+                address = ("round", trial.round, *(("leg", at.number) if at.number else ()))
+                trainer = lane.trainer(at.begun, attempt.action, total, address)
+                if at.state is not None:
+                    trainer.restore(*at.state)
+                before, epochs, state = trainer.done, at.epochs, None
                 for event in trainer.run():
                     self.trained, before = self.trained + trainer.done - before, trainer.done
                     yield event
@@ -213,13 +216,6 @@ class Trials:
         scale = (attempt.action.epochs or self.inputs.context.schedule.epochs) / full
         length = full if attempt.trial.full else attempt.short or self.inputs.settings.short(full)
         return ceiling(attempt.trial.epochs * scale), ceiling(length * scale)
-
-    def _trainer(self, attempt: Attempt, at: _Reached, total: int, lane: Lane) -> Trainer:
-        address: tuple[int | str, ...] = ("round", attempt.trial.round, *(("leg", at.number) if at.number else ()))
-        trainer = lane.trainer(at.begun, attempt.action, total, address)
-        if at.state is not None:
-            trainer.restore(*at.state)
-        return trainer
 
     def _next(self, attempt: Attempt, environment: Environment, at: _Reached, trainer: Trainer) -> _Reached:
         """The beginning of the next training, once one that is not the last has ended."""
