@@ -88,25 +88,21 @@ def own_policy(**answers: Any) -> Newest:
     return policy
 
 
-@pytest.mark.parametrize("answer", [None, 0.5, -1, len(SPACE), True, "best"])
-def test_a_decision_that_is_no_arm_is_refused(answer: object) -> None:
-    with pytest.raises(UserError, match="policy newest: decide returned"):
-        own_policy(decide=answer).decide_checked()
-
-
 @pytest.mark.parametrize(
-    ("answer", "line"),
+    ("answers", "line"),
     [
-        (None, "propose must return a list of Wish"),
-        ([0, 1], "propose must return a list of Wish"),
-        ([Wish(len(SPACE), 4)], f"arm={len(SPACE)}, not a whole number from 0 to {len(SPACE) - 1}"),
-        ([Wish(0, 5)], "epochs=5, not a whole number from 1 to 4"),
-        ([Wish(0, 4), Wish(0, 4)], "twice in a phase"),
+        *(({"decide": answer}, "decide returned") for answer in (None, 0.5, -1, len(SPACE), True, "best")),
+        ({"propose": None}, "propose must return a list of Wish"),
+        ({"propose": [0, 1]}, "propose must return a list of Wish"),
+        ({"propose": [Wish(len(SPACE), 4)]}, f"arm={len(SPACE)}, not a whole number from 0 to {len(SPACE) - 1}"),
+        ({"propose": [Wish(0, 5)]}, "epochs=5, not a whole number from 1 to 4"),
+        ({"propose": [Wish(0, 4), Wish(0, 4)]}, "twice in a phase"),
     ],
 )
-def test_a_proposal_that_is_none_is_refused(answer: object, line: str) -> None:
+def test_what_is_no_arm_and_no_proposal_is_refused(answers: Options, line: str) -> None:
+    policy = own_policy(**answers)
     with pytest.raises(UserError, match=f"policy newest: .*{line}"):
-        own_policy(propose=answer).ask()
+        policy.decide_checked() if "decide" in answers else policy.ask()
 
 
 def test_whole_numbers_of_numpy_become_plain_ones() -> None:

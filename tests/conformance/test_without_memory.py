@@ -116,17 +116,6 @@ def test_new_images_of_a_known_class_are_weighed_with_its_earlier_ones(
     assert torch.allclose(learner.means_[updated], both, atol=1e-6)
 
 
-def test_a_class_that_was_removed_leaves_the_means_of_the_others(arriving: list[ImageSet]) -> None:
-    learner = learner_of(CASES["lwf"], policy="fixed").partial_fit(arriving[0].pixels, arriving[0].labels)
-    before = learner.means_
-    assert before is not None
-    learner.remove(0).partial_fit(arriving[2].pixels, arriving[2].labels)
-    assert learner.knowledge.classes == (1, 5)
-    assert learner.means_ is not None
-    assert torch.equal(learner.means_[0], before[1])
-    assert learner.knowledge.mean_images == (6, 6)
-
-
 class TestPolicies:
     @pytest.mark.parametrize("name", [name for name in tuner_names() if tuner_kind(name).asks])
     def test_every_policy_tries_actions_on_new_images_alone(self, name: str, arriving: list[ImageSet]) -> None:
