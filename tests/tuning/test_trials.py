@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poise.actions import Action
 from poise.data import ImageSet, Memory, herd
-from poise.methods import Growth, Lucir, Stage, make_method
+from poise.methods import Growth, Lucir, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, PhaseContext, Trainer
@@ -87,36 +87,25 @@ def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
     return float(model.head.rows().detach().sum())
 
 
-@dataclass(frozen=True)
-class Heavy(Stage):
-    """A stage that tells when it asks for a learning rate: once in each of its epochs."""
-
-    heard: list[str] = field(default_factory=list)
-
-    def rate(self, epoch: int, epochs: int, start: float) -> float:
-        self.heard.append(self.name)
-        return super().rate(epoch, epochs, start)
-
-
 @pytest.mark.parametrize(("share", "epochs"), [(None, 1), (0.5, 3), (1.0, 5)])
 @pytest.mark.parametrize("environment", ["local", "lookahead"])
 def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     context: PhaseContext, make_ahead: Make, environment: str, share: float | None, epochs: int
 ) -> None:
-    heard: list[str] = []
-    method, fine_tuned = Lucir(), OWN.replace(balance="finetune")
-    method.balancing = Heavy(**{**vars(method.balancing), "share": 1 / 8}, heard=heard)
-    context = replace(context, method=method)
+    method = Lucir()
+    method.balancing = replace(method.balancing, share=1 / 8)
     assert context.schedule.epochs == 40
-    trials = make_ahead(context=context, environment=environment, balance_length=share)
-    trainings = 2 if environment == "lookahead" else 1
-    run_one(trials, Attempt(Trial(0, arm=0, epochs=2), fine_tuned, "fc", 2))
-    assert len(heard) == trainings * epochs
-    heard.clear()
-    run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
-    assert not heard, "an action without it has none"
-    run_one(trials, Attempt(Trial(2, arm=0, epochs=40, full=True), fine_tuned, "fc", 2))
-    assert len(heard) == trainings * 5, "a trial at full length is as long as the phase in any case"
+    trials = make_ahead(context=replace(context, method=method), environment=environment, balance_length=share)
+
+    def images(trial: Trial, **changes: Any) -> int:
+        before = trials.trained
+        run_one(trials, Attempt(trial, OWN.replace(**changes), "fc", 2))
+        return trials.trained - before
+
+    epoch = images(Trial(0, arm=0, epochs=2)) // 2  # of all trainings of a trial; this action has no fine-tuning
+    assert images(Trial(1, arm=1, epochs=2), balance="finetune") == (2 + epochs) * epoch
+    full = images(Trial(2, arm=1, epochs=40, full=True), balance="finetune")
+    assert full == (40 + 5) * epoch, "a trial at full length is as long as the phase in any case"
 
 
 # Looking ahead ------------------------------------------------------------------------------------------------------

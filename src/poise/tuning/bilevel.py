@@ -37,7 +37,7 @@ from poise.training.evaluate import BATCH
 from poise.training.step import Objective, weighted_loss
 from poise.tuning.environments import Environment, draw_local
 from poise.tuning.results import Chosen, HyperStep
-from poise.tuning.search import Choice, Few, Task, Tuner, TunerKind, register_tuner
+from poise.tuning.search import OTHERS, Choice, Few, Task, Tuner, TunerKind
 
 log = logging.getLogger(__name__)
 
@@ -108,14 +108,12 @@ class BilevelTuner(Tuner):
         return Planned(options.rounds, steps=options.rounds * options.steps) if phase else Planned()
 
 
-register_tuner(
-    TunerKind(
-        "bilevel",
-        make=BilevelTuner,
-        resolve=lambda given: BilevelOptions(**given).as_json(),
-        space=None,
-        needs_old_images=True,
-    )
+OTHERS["bilevel"] = TunerKind(
+    "bilevel",
+    make=BilevelTuner,
+    resolve=lambda given: BilevelOptions(**given).as_json(),
+    space=None,
+    needs_old_images=True,
 )
 
 

@@ -43,7 +43,7 @@ from poise.training import (
 from poise.tuning.classifier import AUTO, first_classifier
 from poise.tuning.environments import TrialInputs, draw_held_out
 from poise.tuning.results import Chosen, Episode, Experienced, History, balanced_accuracy
-from poise.tuning.search import Choice, Few, Options, Task, Tuner, TunerKind, register_tuner
+from poise.tuning.search import OTHERS, Choice, Few, Options, Task, Tuner, TunerKind
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
@@ -100,15 +100,14 @@ class OfflineTuner(Tuner):
         return Planned(effort.episodes, epochs=effort.episodes * self.setup.full * (0.5 + effort.length))
 
 
-OFFLINE: Final = register_tuner(
-    TunerKind(
-        "offline-rl",
-        make=OfflineTuner,
-        resolve=lambda given: OfflineOptions(**given).as_json(),
-        least_classes=LEAST_CLASSES,
-        before_phase_0=True,
-    )
+OFFLINE: Final = TunerKind(
+    "offline-rl",
+    make=OfflineTuner,
+    resolve=lambda given: OfflineOptions(**given).as_json(),
+    least_classes=LEAST_CLASSES,
+    before_phase_0=True,
 )
+OTHERS[OFFLINE.name] = OFFLINE
 
 
 def _episodes_in(history: History) -> list[Episode]:

@@ -263,14 +263,8 @@ def _no_options(given: Options) -> dict[str, Any]:
     return {}
 
 
-#: The tuners that are not policies, by their names; each is registered where it is made.
+#: The tuners that are not policies, by their names; the modules that make others add them.
 OTHERS: Final = {UNTUNED: TunerKind(UNTUNED, FixedTuner, _no_options, tunes=False)}
-
-
-def register_tuner(kind: TunerKind) -> TunerKind:
-    """Make a tuner that is no policy known by its name."""
-    OTHERS[kind.name] = kind
-    return kind
 
 
 def tuner_names() -> list[str]:
