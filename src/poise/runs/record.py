@@ -20,7 +20,7 @@ from poise.actions import Action, AxisValue
 from poise.data.sources.registry import own_name
 from poise.errors import MOST, Damaged, PoiseError, UserError, kind_and_line, shown
 from poise.journal import PACKED, read_journal
-from poise.policies import PRESETS
+from poise.policies import UNTUNED
 from poise.runs.examiner import backward_transfer
 from poise.runs.findings import SECONDS, SECONDS_PHASE_0
 from poise.runs.folder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, START_FINGERPRINT, RunFolder
@@ -223,7 +223,7 @@ class RunRecord:
     @property
     def fixed(self) -> bool:
         """Whether it uses the method's own hyperparameters; a policy that is not known here chooses others."""
-        return self.policy in PRESETS and not PRESETS[self.policy].tunes and not self.informed
+        return self.policy == UNTUNED and not self.informed
 
     @property
     def judged(self) -> bool:
