@@ -7,7 +7,7 @@ RUNTIME := .venv/.runtime
 DEVELOP := .venv/.develop
 LOWEST := .venv-lowest
 
-.PHONY: setup demo demo-pretrained check test test-lowest fuzz lint format lock api clean
+.PHONY: setup demo demo-pretrained docs dist check test test-lowest test-install lint format lock api clean
 
 setup: $(DEVELOP)
 
@@ -61,11 +61,6 @@ test: setup
 # What must be green before a change is proposed.
 check: lint test
 
-# The long fuzzer: so many recipes, command lines and files, other ones each time (about a quarter of an hour).
-fuzz: CASES = 2000
-fuzz: setup
-	POISE_FUZZ=$(CASES) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -s tests/fuzz
-
 # The oldest libraries that pyproject.toml allows, really installed. PyTorch is the one of constraints.txt.
 test-lowest:
 	@command -v $(UV) > /dev/null || { echo "make test-lowest needs uv: pip install uv, or make test-lowest UV=/path/to/uv"; exit 2; }
@@ -74,10 +69,25 @@ test-lowest:
 	$(UV) pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -c $(LOWEST)/constraints.txt -e '.[tensorboard]' pytest pytest-xdist hypothesis
 	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default $(wildcard tests/cli tests/test_cli.py) tests/test_store.py tests/data tests/runs/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
 
+# The wheel with all its libraries, in a new environment for each supported Python that is here. Downloads gigabytes.
+test-install: setup
+	POISE_INSTALL=1 $(BIN)/python -m pytest -q -rs tests/test_package.py -k libraries
+
+# Source archive and wheel, in dist/.
+dist: setup
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m twine check --strict dist/*
+
 # The versions that the pins of constraints.txt lead to, for `uv sync`; addresses are those of PyPI, whatever this machine uses.
 lock:
 	@command -v $(UV) > /dev/null || { echo "make lock needs uv: pip install uv, or make lock UV=/path/to/uv"; exit 2; }
 	UV_NO_CONFIG=1 $(UV) lock --default-index https://pypi.org/simple $(foreach pin,$(shell grep == constraints.txt),--upgrade-package $(pin))
+
+# The pages as a site, in site/. A link that leads nowhere is an error.
+docs: setup
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs site
+	@echo "Open site/index.html in a browser"
 
 # docs/api.md from the docstrings.
 api: $(RUNTIME)
@@ -94,4 +104,4 @@ format: setup
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv $(LOWEST) build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf .venv $(LOWEST) build dist site .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
