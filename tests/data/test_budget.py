@@ -104,7 +104,7 @@ class TestCausalRule:
             assert len(found.memory) + len(found.new) <= allowed
             assert set(found.new.labels.tolist()) == set(labels)
             again = budget.arriving(found.memory, new, phase, classes, rho, rng(phase))  # as after a resume
-            assert again.memory_.exemplars.origins.tolist() == found.memory.exemplars.origins.tolist()
+            assert again.memory.exemplars.origins.tolist() == found.memory.exemplars.origins.tolist()
             assert again.new.origins.tolist() == found.new.origins.tolist()
             classes += len(sizes)
             rho = data.draw(st.floats(0, 1))

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from poise.data.augment import Augmentation, Preprocessing
-from poise.data.orders import class_order
 from poise.data.sources import CifarSource, Source
 from poise.data.sources.registry import RELEASES, Release
+from poise.data.streams import class_order
 from poise.errors import UserError
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from poise.cli.lists import data_add
+from poise.cli.data import add
 
 from poise import Learner
 from poise.data import Augmentation, class_order
@@ -144,7 +144,7 @@ class TestPacked:
         added = self.pack(small, name, *([name] if name != "imagenet" else [])).rename(
             tmp_path / "fast" / f"{name}.pack"
         )
-        data_add(name, added)
+        add(name, added)
         assert capsys.readouterr().err.count("\n") == 1, "the note alone"
         assert f"pack {added}" in open_source(name).notes[0]
         assert f"pack {added}" in open_source("imagenet-subset-lucir").notes[0], "of the whole pack, too"

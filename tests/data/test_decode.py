@@ -218,10 +218,10 @@ def test_the_largest_size_that_fits_below_the_median_of_the_shorter_sides(tmp_pa
     paths = [tmp_path / f"{side}.png" for side in (20, 100, 400)]
     for path, side in zip(paths, (20, 100, 400), strict=True):
         Image.new("RGB", (side, side + 300)).save(path)
-    assert median_side(paths) == 100
+    assert median_side(len(paths), paths.__getitem__) == 100
     assert to_pixels(paths).shape == (3, 3, 96, 96)
     with pytest.raises(UserError, match="no image files"):
-        median_side([])
+        median_side(0, [].__getitem__)
 
 
 def test_images_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.data.orders import class_order
+from poise.data.streams import class_order
 from poise.errors import UserError
 
 ORDER_1993_START = (68, 56, 78, 8, 23, 84, 90, 65, 74, 76)

@@ -264,12 +264,12 @@ def test_a_pack_is_a_data_set(folder: Path, tmp_path: Path, monkeypatch: pytest.
 
 
 def test_the_fingerprint_is_that_of_the_training_images(folder: Path, tmp_path: Path) -> None:
-    first = make(folder, tmp_path / "first.pack").fingerprint
+    first = make(folder, tmp_path / "first.pack").identity(TRAIN)
     picture(98).save(folder / "val" / "ant" / "0.png")
-    assert make(folder, tmp_path / "second.pack").fingerprint == first
+    assert make(folder, tmp_path / "second.pack").identity(TRAIN) == first
     picture(99).save(folder / "train" / "ant" / "0.png")
-    assert make(folder, tmp_path / "third.pack").fingerprint != first
-    assert make(folder, tmp_path / "fourth.pack", size=13).fingerprint != first
+    assert make(folder, tmp_path / "third.pack").identity(TRAIN) != first
+    assert make(folder, tmp_path / "fourth.pack", size=13).identity(TRAIN) != first
 
 
 def test_test_images_that_are_training_images_are_warned_of(

@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 from poise.data import suitable_net
 from poise.data.augment import Augmentation, Preprocessing
-from poise.data.sources import ArraySource, DigitsSource, digits
+from poise.data.sources import ArraySource, DigitsSource, published
 from poise.data.sources.base import digest
 from poise.errors import UserError
 
@@ -43,9 +43,9 @@ class TestDigits:
         assert source.fingerprint == "202b00b665ef6ddc623a9b85f9da4eb7"
 
     def test_scikit_learn_is_asked_where_it_keeps_them_elsewhere(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        rows = digits._rows()
-        monkeypatch.setattr(digits, "FILE", "elsewhere.csv.gz")
-        assert (digits._rows() == rows).all()
+        rows = published._rows()
+        monkeypatch.setattr(published, "DIGITS", "elsewhere.csv.gz")
+        assert (published._rows() == rows).all()
 
     def test_what_a_caller_does_with_the_pixels_stays_with_the_caller(self) -> None:
         mine = DigitsSource().train()

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds
 from poise.data.crops import resize_box
-from poise.data.stores import resident
-from poise.data.views import View, join_stores
+from poise.data.stores import View, join_stores, resident
 
 SHAPE = (3, 8, 8)
 

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.data.orders import class_order
-from poise.data.streams import Stream, make_stream
+from poise.data.streams import Stream, class_order, make_stream
 from poise.errors import UserError
 
 HUNDRED = class_order(1993, 100)

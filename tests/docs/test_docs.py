@@ -21,8 +21,7 @@ from sklearn.datasets import load_digits
 from poise import Learner, cli
 from poise.actions import AXES
 from poise.data import class_order, make_stream
-from poise.data.sources.cifar import PREPROCESSING
-from poise.data.sources.digits import DigitsSource
+from poise.data.sources.published import PREPROCESSING, DigitsSource
 from poise.journal import read_journal
 from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method

@@ -19,7 +19,7 @@ from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore,
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
-from poise.data.views import View, join_stores
+from poise.data.stores import View, join_stores
 from poise.journal import read_journal
 from poise.runs import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.runs.checks import Audit

@@ -57,17 +57,15 @@ class Draws:
         return len(self.offsets)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Draws:
-        """The same kinds of choices, with this done to the tensor of each."""
-        others = (self.operations, self.holes, self.boxes)
-        more = (change(values) if values is not None else None for values in others)
-        return Draws(change(self.offsets), change(self.mirrored), change(self.brightness), *more)
+        """Choices of these kinds, with this done to the tensor of each."""
+        return Draws(*(None if values is None else change(values) for values in vars(self).values()))  # type: ignore[arg-type]
 
     def batch(self, start: int, stop: int) -> Draws:
         """The choices for the images from `start` up to, not including, `stop`."""
         return self.changed(lambda values: values[start:stop])
 
     def to(self, device: torch.device | str) -> Draws:
-        """The same choices on another device."""
+        """The choices on another device."""
         return self.changed(lambda values: values.to(device))
 
     def crops(self, size: tuple[int, int]) -> Crops | None:
@@ -106,23 +104,18 @@ class Augmentation:
         for name in ("pad", "brightness", "cutout", "resized"):
             object.__setattr__(self, name, plain_number(getattr(self, name)))
         check_whole("augmentation pad", self.pad, 0)
-        check_flag("augmentation flip", self.flip)
-        check_number("augmentation brightness", self.brightness)
-        if self.brightness > 1:
-            raise UserError(f"augmentation brightness={self.brightness} must lie between 0 (off) and 1")
-        check_flag("augmentation autoaugment", self.autoaugment)
-        check_number("augmentation cutout", self.cutout)
-        if self.cutout > 1:
-            raise UserError(
-                f"augmentation cutout={self.cutout} must lie between 0 (off) and 1: the side of the hole as a share of "
-                "the image's, 0.5 for 16 of 32 pixels"
-            )
-        check_number("augmentation resized", self.resized)
-        if self.resized > 1 or (self.resized and self.pad):
-            raise UserError(
-                f"augmentation resized={self.resized} must lie between 0 (off) and 1, the least share of the image's "
-                f"area, and go with pad=0, not {self.pad}"
-            )
+        for name in ("flip", "autoaugment"):
+            check_flag(f"augmentation {name}", getattr(self, name))
+        meanings = {
+            "brightness": "",
+            "cutout": ": the side of the hole as a share of the image's, 0.5 for 16 of 32 pixels",
+            "resized": f", the least share of the image's area, and go with pad=0, not {self.pad}",
+        }
+        for name, meaning in meanings.items():
+            value = getattr(self, name)
+            check_number(f"augmentation {name}", value)
+            if value > 1 or (name == "resized" and value and self.pad):
+                raise UserError(f"augmentation {name}={value} must lie between 0 (off) and 1{meaning}")
 
     @property
     def name(self) -> str:
@@ -131,7 +124,7 @@ class Augmentation:
         return "+".join(part for part, there in parts.items() if there)
 
     def stronger(self, name: str) -> Augmentation:
-        """The same with what the name in `STRONGER` adds to it."""
+        """This augmentation with what the name in `STRONGER` adds to it."""
         return replace(self, **STRONGER[name])
 
     def draw(self, count: int, generator: np.random.Generator, sizes: Tensor | None = None) -> Draws:
@@ -157,17 +150,19 @@ class Augmentation:
         A resized crop is the whole image.
         """
         offsets = torch.full((count, 2), self.pad, dtype=torch.long)
+        holes = torch.zeros(count, 2, dtype=torch.float32)
+        corners = _size_of_each(count, sizes).flip(1) if self.resized else offsets  # width and height
         return Draws(
             offsets,
             torch.zeros(count, dtype=torch.bool),
             torch.ones(count, dtype=torch.float32),
             torch.zeros_like(offsets) if self.autoaugment else None,
-            torch.zeros(count, 2, dtype=torch.float32) if self.cutout else None,
-            _whole_boxes(_size_of_each(count, sizes)) if self.resized else None,
+            holes if self.cutout else None,
+            torch.cat([holes, corners.to(torch.float32)], dim=1) if self.resized else None,
         )
 
     def as_json(self) -> dict[str, Any]:
-        """A plain value for a JSON document, without the keys of what is off and once did not exist."""
+        """A plain value for a JSON document; omits AutoAugment, Cutout and resized crops where they are off."""
         off = {name for name in ("autoaugment", "cutout", "resized") if not getattr(self, name)}
         return {name: value for name, value in asdict(self).items() if name not in off}
 
@@ -208,7 +203,8 @@ class Preprocessing:
         per_chunk = max(1, _CHUNK // math.prod(store.shape))
         counts = np.zeros((store.shape[0], 256), dtype=np.int64)
         for start in range(0, len(store), per_chunk):  # added up at once: see `Evaluator.extract`
-            counts += _value_counts(store.part(start, start + per_chunk))
+            channels = store.part(start, start + per_chunk).unbind(1)
+            counts += torch.stack([torch.bincount(each.flatten(), minlength=256) for each in channels]).cpu().numpy()
         shares = counts / counts.sum(axis=1, keepdims=True)
         values = np.arange(256) / 255
         mean = shares @ values
@@ -303,11 +299,6 @@ def _size_of_each(count: int, sizes: Tensor | None) -> Tensor:
     return sizes.cpu()
 
 
-def _whole_boxes(sizes: Tensor) -> Tensor:
-    """The boxes that are all of these images."""
-    return torch.cat([torch.zeros_like(sizes), sizes.flip(1)], dim=1).to(torch.float32)
-
-
 def _numbers(name: str, values: object) -> tuple[float, ...]:
     """One number for each channel, as plain values of our own."""
     try:
@@ -317,7 +308,7 @@ def _numbers(name: str, values: object) -> tuple[float, ...]:
 
 
 def mirror(pixels: Tensor) -> Tensor:
-    """The images with left and right exchanged."""
+    """Exchange left and right of images."""
     return pixels.flip(-1)
 
 
@@ -331,15 +322,11 @@ def _crop(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
     rows = draws.offsets[:, :1] - pad + torch.arange(height, device=pixels.device)
     across = torch.arange(width, device=pixels.device)
     columns = draws.offsets[:, 1:] - pad + torch.where(draws.mirrored[:, None], width - 1 - across, across)
-    outside = _outside(rows, height)[:, :, None] | _outside(columns, width)[:, None, :]
+    outside = ((rows < 0) | (rows >= height))[:, :, None] | ((columns < 0) | (columns >= width))[:, None, :]
     index = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
     index = index.view(count, 1, height * width).expand(-1, channels, -1)
     gathered = pixels.reshape(count, channels, height * width).gather(2, index)
     return gathered.view(count, channels, height, width).masked_fill(outside[:, None], 0)
-
-
-def _outside(index: Tensor, size: int) -> Tensor:
-    return (index < 0) | (index >= size)
 
 
 @lru_cache(maxsize=64)
@@ -350,9 +337,3 @@ def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: to
         scale = torch.tensor([1 / (255 * s) for s in std], dtype=torch.float32, device=device)
         shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=torch.float32, device=device)
         return scale.view(1, -1, 1, 1), shift.view(1, -1, 1, 1)
-
-
-def _value_counts(pixels: Tensor) -> np.ndarray[Any, np.dtype[np.int64]]:
-    rows = [torch.bincount(channel.flatten(), minlength=256) for channel in pixels.unbind(1)]
-    counts: np.ndarray[Any, np.dtype[np.int64]] = torch.stack(rows).cpu().numpy()
-    return counts

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from poise.errors import UserError, first_line
+from poise.errors import first_line
 
 log = logging.getLogger(__name__)
 
@@ -48,17 +48,11 @@ class Crops:
     mirrored: Tensor
     size: tuple[int, int]
 
-    def __post_init__(self) -> None:
-        if self.boxes.dtype != torch.float32 or self.boxes.ndim != 2 or self.boxes.shape[1] != 4:
-            raise UserError(f"boxes must be float32 [n, 4], not {self.boxes.dtype} {list(self.boxes.shape)}")
-        if self.mirrored.dtype != torch.bool or self.mirrored.shape != self.boxes.shape[:1]:
-            raise UserError(f"{len(self.boxes)} boxes need as many truth values, not {list(self.mirrored.shape)}")
-
     def __len__(self) -> int:
         return len(self.boxes)
 
     def changed(self, change: Callable[[Tensor], Tensor]) -> Crops:
-        """The same with this done to each tensor; such as a selection of some entries."""
+        """Crops of this size with this done to each tensor; such as a selection of some entries."""
         return Crops(change(self.boxes), change(self.mirrored), self.size)
 
     def batch(self, start: int, stop: int) -> Crops:
@@ -66,7 +60,7 @@ class Crops:
         return self.changed(lambda values: values[start:stop])
 
     def to(self, device: torch.device | str) -> Crops:
-        """The same on another device."""
+        """The crops on another device."""
         return self.changed(lambda values: values.to(device))
 
 
@@ -88,24 +82,14 @@ def _draw_some(sizes: Numbers, least: float, generator: np.random.Generator) -> 
     most = np.stack([widths, heights], axis=-1)
     fits = ((tried > 0) & (tried <= most[:, None])).all(axis=-1)
     first = tried[np.arange(len(sizes)), fits.argmax(axis=1)]
-    chosen = np.where(fits.any(axis=1, keepdims=True), first, _largest_centres(most))
+    ratio = widths / heights  # where nothing fits: the largest box whose ratio is one of those that are drawn
+    widest = np.where(ratio > RATIOS[1], np.rint(heights * RATIOS[1]), widths)
+    highest = np.where(ratio < RATIOS[0], np.rint(widths / RATIOS[0]), heights)
+    chosen = np.where(fits.any(axis=1, keepdims=True), first, np.stack([widest, highest], axis=-1))
     room = most - chosen
     corners = np.floor(generator.random((len(sizes), 2)) * (room + 1))
     corners = np.where(fits.any(axis=1, keepdims=True), np.minimum(corners, room), np.floor(room / 2))
     return np.concatenate([corners, chosen], axis=1).astype(np.float32)
-
-
-def _largest_centres(most: Numbers) -> Numbers:
-    """Width and height of the largest box in each image whose ratio is one of those that are drawn."""
-    widths, heights = most.T
-    ratio = widths / heights
-    return np.stack(
-        [
-            np.where(ratio > RATIOS[1], np.rint(heights * RATIOS[1]), widths),
-            np.where(ratio < RATIOS[0], np.rint(widths / RATIOS[0]), heights),
-        ],
-        axis=-1,
-    )
 
 
 def resize_box(image: NDArray[np.uint8], box: tuple[float, ...], size: tuple[int, int]) -> NDArray[np.uint8]:
@@ -156,8 +140,8 @@ def crop_plainly(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
     columns = torch.arange(width, device=indices.device).expand(len(indices), width)
     columns = torch.where(crops.mirrored[:, None], width - 1 - columns, columns)
     lines = torch.arange(height, device=indices.device).expand(len(indices), height)
-    across, across_sum = _taps(columns, left, wide / width, widths, _most_taps(rows.longest, width))
-    down, down_sum = _taps(lines, top, high / height, heights, _most_taps(rows.longest, height))
+    across, across_sum = _taps(columns, left, wide / width, widths, rows.longest / width)
+    down, down_sum = _taps(lines, top, high / height, heights, rows.longest / height)
     planes = torch.arange(rows.channels, device=indices.device) * (heights * widths)[:, None]
     starts = (places[:, None] + planes)[:, :, None, None]
     total = torch.zeros(len(indices), rows.channels, height, width, dtype=torch.float32, device=indices.device)
@@ -171,13 +155,14 @@ def crop_plainly(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
 
 
 def _taps(
-    numbers: Tensor, start: Tensor, scale: Tensor, lengths: Tensor, most: int
+    numbers: Tensor, start: Tensor, scale: Tensor, lengths: Tensor, largest: float
 ) -> tuple[list[tuple[Tensor, Tensor]], Tensor]:
-    """Along one side, the stored pixels [n, size] that new pixels are made of, and how much of each; `most` of them.
+    """Along one side, the stored pixels [n, size] that new pixels are made of, and how much of each.
 
     Beside them the sum of the weights. They lie around the centre of the new pixel, weighted by a triangle that is as
-    wide as it to each side, and at least as wide as a stored pixel.
+    wide as it to each side, and at least as wide as a stored pixel. `largest` is the largest `scale` of any image.
     """
+    most = math.ceil(2 * max(largest, 1)) + 1
     support = scale.clamp(min=1)[:, None]
     centres = start[:, None] + (numbers.to(torch.float32) + 0.5) * scale[:, None]
     first = (centres - support + 0.5).floor()
@@ -189,11 +174,6 @@ def _taps(
     most_at = (lengths[:, None] - 1).expand_as(numbers)
     places = [torch.minimum((first.long() + number).clamp(min=0), most_at) for number in range(most)]
     return list(zip(places, weights, strict=True)), torch.stack(weights).sum(dim=0)
-
-
-def _most_taps(longest: int, size: int) -> int:
-    """The most stored pixels that a new pixel is made of."""
-    return math.ceil(2 * max(longest / size, 1)) + 1
 
 
 @cache

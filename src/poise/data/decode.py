@@ -27,7 +27,6 @@ from poise.errors import BadImages, UnreadFile, UserError
 
 #: What an image file may be, whatever its name says. Pillow knows more, and starts another program for some (EPS).
 FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")
-FORMAT_WORDS: Final = "JPEG, PNG, GIF, BMP, PPM, TIFF, WebP, JPEG 2000 or AVIF"
 SIZES: Final = (32, 64, 96, 128, 224)  # the square sizes that are chosen from
 LONGEST: Final = 4  # the long side of an image in a pack, as a multiple of the short one
 _AHEAD: Final = 64  # images that are decoded and wait for their place
@@ -70,11 +69,11 @@ class Decoder:
     channels: int = 3
     short_side: int | None = None
 
-    def sized_for(self, pictures: Sequence[Picture]) -> Decoder:
-        """This decoder with a size: if it has none, the square that suits the pictures."""
+    def sized_for(self, count: int, picture: Callable[[int], object]) -> Decoder:
+        """This decoder with a size: if it has none, the square that suits `count` pictures, given by their places."""
         if self.size is not None:
             return self
-        side = suitable_size(median_side(pictures))
+        side = suitable_size(median_side(count, picture))
         return replace(self, size=(side, side))
 
     def decode(self, picture: Picture, place: int | None = None, data: bytes | None = None) -> Pixels:
@@ -103,7 +102,7 @@ class Decoder:
             first: the place of the first of them, where others came before.
             contents: where to put what each file is known by.
         """
-        decoder = self.sized_for(pictures)
+        decoder = self.sized_for(len(pictures), pictures.__getitem__)
         assert decoder.size is not None
         check_room(len(pictures), (self.channels, *decoder.size))
         pixels = torch.empty(len(pictures), self.channels, *decoder.size, dtype=torch.uint8)
@@ -131,14 +130,13 @@ class Decoder:
 
         def work(numbered: tuple[int, Picture]) -> tuple[Pixels | UserError, FileContent | None]:
             place, picture = numbered
-            if isinstance(picture, Image.Image):
+            if not isinstance(picture, str | Path):
                 return self.decode(picture, place), None
             try:
-                data = read_file(picture) if isinstance(picture, str | Path) else None
-                return self.decode(picture, place, data), content_of(data) if known and data is not None else None
+                with _explaining(picture):
+                    data = Path(picture).read_bytes()
+                return self.decode(picture, place, data), content_of(data) if known else None
             except UserError as error:
-                if not isinstance(picture, str | Path):
-                    raise
                 return type(error)(str(error)), None  # without the frames, which hold on to the decoded image
 
         with ThreadPoolExecutor() as pool, without_warnings():
@@ -150,16 +148,14 @@ def suitable_size(side: int) -> int:
     return max((choice for choice in SIZES if choice <= side), default=SIZES[0])
 
 
-def median_side(pictures: Sequence[Picture]) -> int:
-    """The median shorter side in pixels of up to 200 of the images, evenly spaced, but of those that cannot be read."""
-    if not len(pictures):
+def median_side(count: int, picture: Callable[[int], object]) -> int:
+    """The median shorter side in pixels of up to 200 of `count` images, evenly spaced, but of those not to be read."""
+    if not count:
         raise UserError("no image files to choose a size from; give at least one")
-    looked_at = np.unique(np.linspace(0, len(pictures) - 1, _LOOKED_AT).round().astype(int)).tolist()
     sides: list[int] = []
     with without_warnings():
-        for index in looked_at:
-            picture = pictures[index]
-            with suppress(UserError), _open_picture(picture, index) as image:  # whoever decodes them all names it
+        for index in np.unique(np.linspace(0, count - 1, _LOOKED_AT).round().astype(int)).tolist():
+            with suppress(UserError), _open_picture(picture(index), index) as image:  # who decodes them all names it
                 sides.append(min(image.size))
     return int(np.median(sides)) if sides else SIZES[0]
 
@@ -170,18 +166,13 @@ def scale_for_pack(path: Path, side: int, *, square: bool) -> tuple[Pixels, File
     It is scaled (bilinear, antialiased) with its aspect kept, of very long images the middle `LONGEST` : 1; or to a
     square around its centre.
     """
-    data = read_file(path)
+    with _explaining(path):
+        data = path.read_bytes()
     with _open_picture(path, data=data) as image, without_warnings():
         image.draft(None, (2 * side, 2 * side))
         upright = _turn_upright(image, "RGB", ours=True)
         fitted = _fit(upright, (side, side)) if square else _scale(upright, side)
     return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), content_of(data)
-
-
-def read_file(path: str | Path) -> bytes:
-    """The bytes of an image file."""
-    with _explaining(path):
-        return Path(path).read_bytes()
 
 
 def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
@@ -211,7 +202,7 @@ def known_formats() -> tuple[str, ...]:
 
 
 @contextmanager
-def _open_picture(picture: Picture, place: int | None = None, data: bytes | None = None) -> Iterator[Image.Image]:
+def _open_picture(picture: object, place: int | None = None, data: bytes | None = None) -> Iterator[Image.Image]:
     """The image of a file, closed afterwards; a picture of the user's own stays as it is."""
     where = "an image" if place is None else f"images[{place}]"
     if isinstance(picture, Image.Image):
@@ -239,7 +230,7 @@ def _explaining(path: str | Path) -> Iterator[None]:
             ) from error
         reason = " ".join(str(error).replace(str(path), "file").split()) or type(error).__name__
         if isinstance(error, UnidentifiedImageError):
-            reason = f"it is no {FORMAT_WORDS}"
+            reason = "it is no JPEG, PNG, GIF, BMP, PPM, TIFF, WebP, JPEG 2000 or AVIF"
             if Path(path).suffix.lower() in UNREADABLE:
                 raise UserError(f"image {path} is HEIC, which cannot be decoded; convert it to JPEG") from error
         raise UserError(f"image {path} cannot be decoded ({reason}); replace or remove it") from error

@@ -20,8 +20,7 @@ from torch import Tensor
 from poise.data.augment import Augmentation, Draws
 from poise.data.crops import Crops
 from poise.data.images import ImageSet
-from poise.data.stores import DenseStore, FlatStore, PixelStore, free_memory, resident
-from poise.data.views import View
+from poise.data.stores import DenseStore, FlatStore, PixelStore, View, free_memory, resident
 
 AHEAD: Final = 3  # batches that are ready, or nearly, besides one in every thread, when images stream from the host
 COPY_SHARE: Final = 0.25  # of the free memory: images that take more are not copied beside others

@@ -1,16 +1,20 @@
-"""Herding: which images of a class stand for it best, in order (Welling 2009; Rebuffi et al. 2017).
+"""Which images stand for a class: herding (Welling 2009; Rebuffi et al. 2017), and the centres of its clusters.
 
-Per class, with unit features d_j and their mean μ (not renormalised), start at w = μ and repeat: take
+Herding. Per class, with unit features d_j and their mean μ (not renormalised), start at w = μ and repeat: take
 j = argmax ⟨w, d_j⟩, then w ← w + μ − d_j. An image taken before is skipped but still moves w. It ends
 when enough distinct images were taken, or after 1,000 tries. Of equally good images the first is taken.
 """
 
 from __future__ import annotations
 
+import warnings
+
+import numpy as np
 import torch
 from torch import Tensor
 
 TRIES = 1000
+STARTS = 10  # of k-means, the best of which is kept
 _CELLS = 2**25  # padded feature values held at once (256 MB in float64)
 
 
@@ -66,3 +70,31 @@ def _herd_together(features: Tensor, labels: Tensor, classes: list[int], count: 
 def _closeness(points: Tensor, target: Tensor) -> Tensor:
     """⟨target, d_j⟩, rounded: equal images, and the two images of a class of two, tie on every machine."""
     return torch.einsum("cnd,cd->cn", points, target).round(decimals=9)
+
+
+# Clusters -------------------------------------------------------------------------------------------------------------
+
+
+def load_clustering() -> None:
+    """Import what finds clusters, which takes seconds; before a phase begins, not in its middle.
+
+    Some versions of it draw from Python's global generator while they are imported.
+    """
+    import sklearn.cluster  # noqa: F401
+
+
+def cluster_centres(points: Tensor, count: int, seed: int) -> Tensor:
+    """The centres [count, d] of `count` clusters of the points [n, d], on one thread: the same on every machine.
+
+    With at most `count` distinct points, each is a centre; where there are fewer, they repeat.
+    """
+    from sklearn.cluster import KMeans  # as above: not with poise itself
+    from threadpoolctl import threadpool_limits
+
+    values = points.detach().double().cpu().numpy()
+    centres = np.unique(values, axis=0)
+    if len(centres) > count:
+        with threadpool_limits(limits=1), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of points so close together that two centres coincide
+            centres = KMeans(count, n_init=STARTS, random_state=seed).fit(values).cluster_centers_
+    return torch.from_numpy(np.resize(centres, (count, values.shape[1]))).to(points)

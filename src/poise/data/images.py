@@ -8,14 +8,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from poise.data.stores import PixelStore, as_store, chunks, describe
-from poise.data.views import join_stores
+from poise.data.stores import PixelStore, as_store, chunks, describe, join_stores
 from poise.errors import UserError
 
 
@@ -85,11 +82,11 @@ class ImageSet:
         return ImageSet(self.store, places.to(self.labels.device)[self.labels], self.origins)
 
     def to(self, device: torch.device | str) -> ImageSet:
-        """The same images on another device."""
+        """The images on another device."""
         return ImageSet(self.store.to(device), self.labels.to(device), self.origins.to(device))
 
     def compacted(self) -> ImageSet:
-        """The same images without others of their stores in memory: what is kept when the rest is forgotten."""
+        """The images without others of their stores in memory: what is kept when the rest is forgotten."""
         return ImageSet(self.store.compacted(), self.labels, self.origins)
 
     @staticmethod
@@ -113,12 +110,8 @@ def all_but(count: int, picks: Tensor | list[int]) -> Tensor:
     return free.nonzero().flatten()
 
 
-def image_digest(image: NDArray[Any]) -> bytes:
-    """What an image is known by, in a few bytes."""
-    return hashlib.blake2b(image.tobytes(), digest_size=16).digest()
-
-
 def image_digests(store: PixelStore) -> Iterator[bytes]:
-    """What each of these images is known by."""
+    """What each of these images is known by, in a few bytes."""
     for start, stop in chunks(store):
-        yield from map(image_digest, store.part(start, stop).cpu().numpy())
+        for image in store.part(start, stop).cpu().numpy():
+            yield hashlib.blake2b(image.tobytes(), digest_size=16).digest()

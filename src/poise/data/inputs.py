@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from poise.data.decode import Decoder, Picture, Size, median_side, suitable_size
+from poise.data.decode import Decoder, Picture, Size
 from poise.data.images import ImageSet
 from poise.data.packs import TRAIN, Pack
 from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
@@ -106,7 +106,7 @@ def _read(images: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - checked he
         raise UserError(
             f"images came as a {type(images).__name__}, which can be read only once; pass a list, such as list(images)"
         )
-    if hasattr(images, "to_numpy") and not isinstance(images, np.ndarray | Tensor):
+    if hasattr(images, "to_numpy"):
         images = _read_column(images)
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":
         images = images.tolist()
@@ -168,8 +168,7 @@ def check_dense(values: Tensor, name: str) -> None:
 def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
     if images.dtype.kind == "f" and images.size:
         images = _to_bytes(torch.from_numpy(np.ascontiguousarray(images, dtype=np.float32))).numpy()
-    if images.dtype != np.uint8:
-        raise _not_uint8(images.dtype, "images.astype('uint8')")
+    _refuse_other_dtype(images.dtype, "images.astype('uint8')")
     if images.ndim == 3 and images.shape[-1] == 3:
         raise UserError(
             f"{list(images.shape)} looks like one colour image; use images[None] (images[..., None] if grey)"
@@ -186,8 +185,7 @@ def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
 def _from_torch(images: Tensor) -> Tensor:
     if images.is_floating_point() and images.numel():
         images = _to_bytes(images.detach().float())
-    if images.dtype != torch.uint8:
-        raise _not_uint8(images.dtype, "images.to(torch.uint8)")
+    _refuse_other_dtype(images.dtype, "images.to(torch.uint8)")
     if images.ndim == 3:
         images = images[:, None]
     if images.ndim != 4 or images.shape[1] not in (1, 3):
@@ -207,10 +205,11 @@ def _to_bytes(images: Tensor) -> Tensor:
     return (images * 255).round().to(torch.uint8)
 
 
-def _not_uint8(dtype: object, cast: str) -> UserError:
+def _refuse_other_dtype(dtype: object, cast: str) -> None:
     found = str(dtype).removeprefix("torch.")
-    advice = f"use {cast} * 255" if found == "bool" else f"use {cast} if they go from 0 to 255, else scale them"
-    return UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); {advice}")
+    if found != "uint8":
+        advice = f"use {cast} * 255" if found == "bool" else f"use {cast} if they go from 0 to 255, else scale them"
+        raise UserError(f"images are {found}, expected uint8 from 0 to 255 (or floats from 0 to 1); {advice}")
 
 
 # Datasets, loaders and columns ----------------------------------------------------------------------------------------
@@ -221,22 +220,8 @@ def _read_dataset(dataset: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - t
     if not hasattr(dataset, "__len__"):
         raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
     if decoder.size is None and len(dataset) and isinstance(_split_item(dataset[0])[0], Image.Image):
-        side = suitable_size(median_side(_Pictures(dataset)))
-        decoder = Decoder((side, side), decoder.channels, decoder.short_side)
+        decoder = decoder.sized_for(len(dataset), lambda place: _split_item(dataset[place])[0])
     return _read_items((dataset[place] for place in range(len(dataset))), decoder)
-
-
-class _Pictures(Sequence[Any]):
-    """The images of a dataset, one at a time."""
-
-    def __init__(self, dataset: Any) -> None:  # noqa: ANN401 - torch's has no length
-        self._dataset = dataset
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    def __getitem__(self, place: Any) -> Any:  # noqa: ANN401 - whatever the dataset gives
-        return _split_item(self._dataset[int(place)])[0]
 
 
 def _read_items(items: Iterable[Any], decoder: Decoder) -> Images:

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Container, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO, Final, NamedTuple
 
 from poise.data.decode import map_ahead, scale_for_pack
 from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Block, map_file, write_end
-from poise.data.sources.layout import INDEX, PACK, Files, Layout, is_pack, scan
+from poise.data.sources.layout import INDEX, PACK, Layout, is_pack, scan
 from poise.data.sources.registry import COLLECTIONS
 from poise.errors import UnreadFile, UserError, check_whole, suggestion
 from poise.settings import LARGEST_SIZE, LEAST_SIZE
@@ -48,15 +48,6 @@ class Packed(NamedTuple):
     total: int
     name: str
     resumed: int
-
-
-class _Task(NamedTuple):
-    """One class of one part: its files, and what their names, sizes and times are known by."""
-
-    part: str
-    name: str
-    files: tuple[Path, ...]
-    listing: str
 
 
 class _Scaled(NamedTuple):
@@ -97,62 +88,72 @@ class Packing:
             raise UserError(f"{self.out} must end in {PACK}, by which a pack is recognised")
         if not self.out.absolute().parent.is_dir():
             raise UserError(f"the folder {self.out.absolute().parent} does not exist; make it first")
-        self._refuse_existing()
+        taken = UserError(f"{self.out} is there already; give another name, or remove it first")
+        if self.out.exists():
+            raise taken
         if is_pack(self.folder):
             raise UserError(f"{self.folder} is a pack already; give the folder of images that it was made of")
         layout = choose_classes(scan(self.folder), self.classes, self.folder)
-        _warn_of_unexamined(sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)))
+        if names := sorted(set(layout.train) - set(layout.train if layout.test is None else layout.test)):
+            which = (
+                f"class '{names[0]}' has" if len(names) == 1 else f"{len(names)} classes, such as '{names[0]}', have"
+            )
+            log.warning("%s no test images; exams do not ask for %s", which, "it" if len(names) == 1 else "them")
         lock = self.out.with_name(f"{self.out.name}.lock")
         with locked(lock, f"is packing {self.out}; wait for it", passing=True):
-            self._refuse_existing()  # finished by another process meanwhile: many files take long to list
+            if self.out.exists():  # finished by another process meanwhile: many files take long to list
+                raise taken
             try:
                 yield from self._pack(layout)
             except OSError as error:
                 error.filename = error.filename or str(self.out)  # a full disk does not say where
                 raise
 
-    def _refuse_existing(self) -> None:
-        if self.out.exists():
-            raise UserError(f"{self.out} is there already; give another name, or remove it first")
-
     def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
-        tasks = [
-            _Task(part, name, files, _listing_of(name, files))
+        tasks = {
+            Block.begun(part, name, _listing_of(name, files)): files
             for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
             for name, files in sorted(found.items())
-        ]
+        }
         making = self.out.with_name(f"{self.out.name}.partial")
         making.mkdir(exist_ok=True)
         head = {"format": FORMAT, "size": self.size, "square": self.square, "channels": 3}
         asked = {"folder": str(self.folder.resolve()), "classes": sorted(layout.train) if self.classes else None}
         finished = self._finished_blocks(making, {**head, **asked}, tasks)
-        left = [task for task in tasks if (task.part, task.name) not in finished]
-        total = sum(len(task.files) for task in tasks)
-        done = resumed = total - sum(len(task.files) for task in left)
-        with (making / INDEX).open("ab") as index, contextlib.closing(self._decode(left)) as decoded:
-            for task in left:
-                block = Block.begun(task.part, task.name, task.listing)
+        left = {block: files for block, files in tasks.items() if (block.part, block.name) not in finished}
+        total = sum(map(len, tasks.values()))
+        done = resumed = total - sum(map(len, left.values()))
+        with (making / INDEX).open("ab") as index, contextlib.closing(self._decode(left.values())) as decoded:
+            for begun, files in left.items():
+                block = begun
                 with (making / block.file).open("wb") as pixels:
-                    for start in range(0, len(task.files), CHUNK):
+                    for start in range(0, len(files), CHUNK):
                         scaled = next(decoded)
-                        self._refuse_bad(scaled.bad)
+                        for line in scaled.bad:
+                            if not self.skip_bad:
+                                raise UserError(f"{line}, or leave out all such files with --skip-bad")
+                            log.warning("%s; it is left out", line)
                         pixels.writelines(scaled.pixels)
                         block = block.extended(scaled.sizes, scaled.sources, len(scaled.bad))
-                        packed = done + min(start + CHUNK, len(task.files))
-                        yield Packed(packed, total, task.name, resumed)
+                        yield Packed(done + min(start + CHUNK, len(files)), total, block.name, resumed)
                     _sync(pixels)
-                done += len(task.files)
-                self._refuse_empty(block)
+                done += len(files)
+                if not len(block) and block.part == TRAIN:
+                    raise UserError(
+                        f"no training image of class '{block.name}' can be decoded; remove the class, or mend it"
+                    )
+                if not len(block):
+                    log.warning("no test image of class '%s' can be decoded; exams do not ask for it", block.name)
                 block = replace(block, digest=block.digest_of(map_file(making / block.file)))
-                finished[task.part, task.name] = block
+                finished[block.part, block.name] = block
                 index.write(json.dumps(block.as_line()).encode() + b"\n")
                 _sync(index)
-        write_end(making / f"{INDEX}.end", head, [finished[task.part, task.name] for task in tasks])
+        write_end(making / f"{INDEX}.end", head, [finished[block.part, block.name] for block in tasks])
         (making / f"{INDEX}.end").replace(making / INDEX)
         making.rename(self.out)
 
     def _finished_blocks(
-        self, making: Path, asked: dict[str, Any], tasks: Sequence[_Task]
+        self, making: Path, asked: dict[str, Any], tasks: Iterable[Block]
     ) -> dict[tuple[str, str], Block]:
         """The classes that an interrupted command has packed of the same files; the index is left with those."""
         lines = list(_whole_lines(making / INDEX))
@@ -162,7 +163,7 @@ class Packing:
                 f"{making} was begun by another command (other {changed}); give the same, use another --out, or remove "
                 "that folder to begin anew"
             )
-        listings = {(task.part, task.name): task.listing for task in tasks}
+        listings = {(block.part, block.name): block.listing for block in tasks}
         finished = {
             (block.part, block.name): block
             for block in map(Block.from_line, lines[1:])
@@ -175,10 +176,10 @@ class Packing:
         (making / f"{INDEX}.new").replace(making / INDEX)
         return finished
 
-    def _decode(self, tasks: Sequence[_Task]) -> Generator[_Scaled, None, None]:
+    def _decode(self, classes: Iterable[Sequence[Path]]) -> Generator[_Scaled, None, None]:
         """The images of these classes in order, `CHUNK` at a time, none of two classes together."""
         work = partial(_scale_some, side=self.size, square=self.square)
-        pieces = [task.files[start : start + CHUNK] for task in tasks for start in range(0, len(task.files), CHUNK)]
+        pieces = [files[start : start + CHUNK] for files in classes for start in range(0, len(files), CHUNK)]
         if self.jobs == 1 or sum(map(len, pieces)) <= FEW:
             yield from map(work, pieces)
             return
@@ -196,18 +197,6 @@ class Packing:
                 ) from error
             finally:
                 pool.shutdown(cancel_futures=True)
-
-    def _refuse_bad(self, lines: Sequence[str]) -> None:
-        for line in lines:
-            if not self.skip_bad:
-                raise UserError(f"{line}, or leave out all such files with --skip-bad")
-            log.warning("%s; it is left out", line)
-
-    def _refuse_empty(self, block: Block) -> None:
-        if not len(block) and block.part == TRAIN:
-            raise UserError(f"no training image of class '{block.name}' can be decoded; remove the class, or mend it")
-        if not len(block):
-            log.warning("no test image of class '%s' can be decoded; exams do not ask for it", block.name)
 
 
 def _listing_of(name: str, files: Sequence[Path]) -> str:
@@ -233,13 +222,6 @@ def _sync(file: BinaryIO) -> None:
     os.fsync(file.fileno())
 
 
-def _warn_of_unexamined(names: Sequence[str]) -> None:
-    """Say which classes no exam can ask for."""
-    if names:
-        which = f"class '{names[0]}' has" if len(names) == 1 else f"{len(names)} classes, such as '{names[0]}', have"
-        log.warning("%s no test images; exams do not ask for %s", which, "it" if len(names) == 1 else "them")
-
-
 def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layout:
     """The layout with these classes of a folder alone, or all of them where none are named.
 
@@ -255,11 +237,12 @@ def choose_classes(layout: Layout, wanted: Sequence[str], folder: Path) -> Layou
     chosen = set(wanted)
     if len(chosen) < 2:
         raise UserError(f"--classes names {len(chosen)} class; a pack needs at least 2")
-
-    def some(found: Files) -> dict[str, tuple[Path, ...]]:
-        return {name: members for name, members in found.items() if name in chosen}
-
-    return replace(layout, train=some(layout.train), test=some(layout.test) if layout.test is not None else None)
+    train, test = (
+        None if files is None else {name: members for name, members in files.items() if name in chosen}
+        for files in (layout.train, layout.test)
+    )
+    assert train is not None
+    return Layout(train, test)
 
 
 def read_classes(words: str, folder: Path) -> tuple[str, ...]:
@@ -277,17 +260,13 @@ def read_classes(words: str, folder: Path) -> tuple[str, ...]:
             raise UserError(f"--classes {words} is no text in UTF-8; give a text file with one class a line") from error
         known = {name.name for root in (folder / "train", folder) if root.is_dir() for name in root.iterdir()}
         lines = (line.strip() for line in text.splitlines() if not line.startswith("#"))
-        found = dict.fromkeys(_class_in(line, known) for line in lines if line)
+        firsts = ((line, line.split(maxsplit=1)[0]) for line in lines if line)
+        found = dict.fromkeys(first if line not in known and first in known else line for line, first in firsts)
     else:
         found = dict.fromkeys(word.strip() for word in words.split(",") if word.strip())
     if not found:
         raise UserError(f"--classes {words} names no class; name some, or leave it out for all of them")
     return tuple(found)
-
-
-def _class_in(line: str, known: Container[str]) -> str:
-    first = line.split(maxsplit=1)[0]
-    return first if line not in known and first in known else line
 
 
 # Decoding -------------------------------------------------------------------------------------------------------------

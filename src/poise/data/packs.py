@@ -186,11 +186,6 @@ class Pack:
         """How many files could not be decoded and were left out."""
         return sum(block.skipped for block in self.blocks)
 
-    @cached_property
-    def fingerprint(self) -> str:
-        """A stable id of the training part: of classes, sizes and contents."""
-        return self.identity(TRAIN)
-
     def blocks_of(self, part: str) -> list[Block]:
         """The blocks of a part that have images, by class name."""
         return [block for block in self.blocks if block.part == part and len(block)]
@@ -248,8 +243,10 @@ class Pack:
         """The images of a part in order, as a learner sees photos: uint8 [n, C, H, W], at most `count` at a time."""
         store, decoder = self.store(part), self._sized(decoder)
         for start in range(0, len(store), count):
-            places = range(start, min(start + count, len(store)))
-            yield decoder.decode_all([_as_picture(store.picture(place)) for place in places])
+            pixels = map(store.picture, range(start, min(start + count, len(store))))
+            yield decoder.decode_all(
+                [Image.fromarray(np.ascontiguousarray(each.transpose(1, 2, 0))) for each in pixels]
+            )
 
     def _sized(self, decoder: Decoder) -> Decoder:
         size = decoder.size or (suitable_size(self.size),) * 2
@@ -261,6 +258,7 @@ class PackedStore(PixelStore):
 
     in_memory = False
     lasting = True
+    known_by_pixels = False  # the index knows them
 
     def __init__(self, pack: Pack, part: str, shape: Shape) -> None:
         self.shape = shape
@@ -277,19 +275,9 @@ class PackedStore(PixelStore):
         return len(self._sizes)
 
     @property
-    def device(self) -> torch.device:
-        """The host."""
-        return torch.device("cpu")
-
-    @property
     def sizes(self) -> Tensor:
         """Height and width of every image."""
         return self._sizes
-
-    @property
-    def known_by_pixels(self) -> bool:
-        """The index knows them."""
-        return False
 
     def identity(self) -> Iterator[bytes]:
         """What the index says of this part."""
@@ -348,10 +336,6 @@ def write_end(index: Path, head: Mapping[str, Any], blocks: Sequence[Block]) -> 
     lines = [json.dumps(each).encode() + b"\n" for each in (head, *(block.as_line() for block in blocks))]
     lines.append(json.dumps({"end": _hash(b"".join(lines))}).encode() + b"\n")
     index.write_bytes(b"".join(lines))
-
-
-def _as_picture(pixels: NDArray[np.uint8]) -> Image.Image:
-    return Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(pixels.transpose(1, 2, 0)))
 
 
 def _hash(data: bytes) -> str:

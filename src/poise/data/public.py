@@ -10,18 +10,16 @@ from poise.data.augment import (
     suitable_augmentation,
 )
 from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
-from poise.data.clusters import cluster_centres, load_clustering
 from poise.data.crops import Crops, usable_kernels
 from poise.data.decode import Decoder
 from poise.data.feed import Feed, batch_bounds, fits, free_on
-from poise.data.herding import herd
+from poise.data.herding import cluster_centres, herd, load_clustering
 from poise.data.images import ImageSet
 from poise.data.inputs import Images, open_images, to_pixels
 from poise.data.memory import Memory, draw_reserve
-from poise.data.orders import class_order
 from poise.data.sources.base import FEW_IMAGES, suitable_net
 from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
-from poise.data.streams import Stream, class_sizes, keep_some, make_stream
+from poise.data.streams import Stream, class_order, class_sizes, keep_some, make_stream
 
 __all__ = [
     "ALL_IMAGES",

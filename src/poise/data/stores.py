@@ -6,7 +6,7 @@ few others (`Evaluator.extract`, digests, a learner's own exemplars when it is s
 
 There are four kinds. `DenseStore` is one tensor [N, C, H, W], in memory or on a device. `FlatStore` is one long row
 of bytes with the place, height and width of every image, [C, H, W] each, whose sizes may differ. `PackedStore`
-(`poise.data.packs`) is mapped from files. `View` (`poise.data.views`) is a list of indices into others.
+(`poise.data.packs`) is mapped from files. `View` is a list of indices into others.
 
 What a store must do:
 
@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,15 +44,21 @@ class PixelStore(ABC):
 
     Attributes:
         shape: channels, height and width of an image as `gather` gives it without crops.
+        device: where `gather` puts its result.
+        dtype: uint8; float32 where features stand for images.
         in_memory: whether the pixels take memory of the process already; if not, they are read when they are gathered.
         lasting: whether they are in a file of the user's: then whoever keeps some of them need not copy them.
+        known_by_pixels: whether `identity` reads pixels.
         host: where the same images lie on the host, if these are a copy on a device. What is known of them, and what is
             sent to other processes, is of those.
     """
 
     shape: Shape
+    device: torch.device = torch.device("cpu")
+    dtype: torch.dtype = torch.uint8
     in_memory: bool = True
     lasting: bool = False
+    known_by_pixels: bool = True
     host: PixelStore | None = None
 
     @abstractmethod
@@ -58,18 +66,8 @@ class PixelStore(ABC):
 
     @property
     @abstractmethod
-    def device(self) -> torch.device:
-        """Where `gather` puts its result."""
-
-    @property
-    @abstractmethod
     def sizes(self) -> Tensor:
         """int64 [N, 2] on the host: height and width of every stored image."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """uint8; float32 where features stand for images."""
-        return torch.uint8
 
     @abstractmethod
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
@@ -81,20 +79,18 @@ class PixelStore(ABC):
 
     def identity(self) -> Iterator[bytes]:
         """What these images are known by, for a digest: their pixels, or what a file says of them."""
+        if self.host is not None:
+            yield from self.host.identity()
+            return
         for start, stop in chunks(self):
             yield self.part(start, stop).cpu().contiguous().numpy().tobytes()
-
-    @property
-    def known_by_pixels(self) -> bool:
-        """Whether `identity` reads pixels."""
-        return True
 
     @property
     def nbytes(self) -> int:
         """The bytes of all whole images."""
         return int(self.sizes.prod(dim=1).sum()) * self.shape[0] * self.dtype.itemsize
 
-    @property
+    @cached_property
     def is_even(self) -> bool:
         """Whether every stored image has the size of `shape`."""
         return bool((self.sizes == torch.tensor(self.shape[1:], device="cpu")).all())
@@ -109,8 +105,6 @@ class PixelStore(ABC):
 
     def select(self, indices: Tensor) -> PixelStore:
         """The images at these indices, in this order, as a view."""
-        from poise.data.views import View  # which is made of stores
-
         return View.of([(self, indices.cpu())])
 
     def to(self, device: torch.device | str) -> PixelStore:
@@ -125,38 +119,21 @@ class PixelStore(ABC):
         """The same images without holding others in memory."""
         return self
 
-
-class _Held(PixelStore):
-    """What has its bytes itself; on a device perhaps as a copy."""
-
-    def identity(self) -> Iterator[bytes]:
-        """What these images are known by on the host."""
-        return super().identity() if self.host is None else self.host.identity()
-
-    @property
-    def known_by_pixels(self) -> bool:
-        """Whether `identity` reads pixels."""
-        return self.host is None or self.host.known_by_pixels
-
     def __reduce__(self) -> tuple[Any, ...]:
         """Sent to other processes, it is what lies on the host."""
         if self.device.type == "cpu":
             return super().__reduce__()  # type: ignore[return-value]
-        return _itself, (self.host if self.host is not None else self.to("cpu"),)
+        return copy, (self.host if self.host is not None else self.to("cpu"),)
 
 
-def _itself(store: PixelStore) -> PixelStore:
-    return store
-
-
-class DenseStore(_Held):
+class DenseStore(PixelStore):
     """Images of one size in a tensor, uint8 [N, C, H, W]; where features stand for images, float32 [N, d, 1, views]."""
 
     def __init__(self, pixels: Tensor) -> None:
         features = pixels.dtype == torch.float32 and pixels.ndim == 4 and pixels.shape[2] == 1
         if (pixels.dtype != torch.uint8 or pixels.ndim != 4) and not features:
             raise UserError(f"pixels must be uint8 [N, C, H, W], not {describe(pixels)}; see to_pixels")
-        self.pixels = pixels
+        self.pixels, self.device, self.dtype = pixels, pixels.device, pixels.dtype
         channels, height, width = pixels.shape[1:]
         self.shape = channels, height, width
 
@@ -164,29 +141,9 @@ class DenseStore(_Held):
         return len(self.pixels)
 
     @property
-    def device(self) -> torch.device:
-        """That of the tensor."""
-        return self.pixels.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """That of the tensor."""
-        return self.pixels.dtype
-
-    @property
     def sizes(self) -> Tensor:
         """The same for every image."""
         return torch.tensor(self.shape[1:], device="cpu").expand(len(self), 2)
-
-    @property
-    def nbytes(self) -> int:
-        """The bytes of all images."""
-        return self.pixels.numel() * self.pixels.itemsize
-
-    @property
-    def is_even(self) -> bool:
-        """They all have one size."""
-        return True
 
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices; of each the part that `crops` says."""
@@ -220,7 +177,7 @@ class DenseStore(_Held):
         return Rows(self.pixels.reshape(-1), places, heights, widths, channels, max(height, width))
 
 
-class FlatStore(_Held):
+class FlatStore(PixelStore):
     """Images of different sizes in one row of bytes.
 
     Args:
@@ -231,11 +188,10 @@ class FlatStore(_Held):
     """
 
     def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape) -> None:
-        self.flat, self.shape = flat, shape
+        self.flat, self.shape, self.device = flat, shape, flat.device
         self._sizes = sizes.cpu()
         self._places = places.cpu()
-        self._even = bool((self._sizes == torch.tensor(shape[1:], device="cpu")).all())
-        if not self._even and bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
+        if bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
             raise UserError(f"an image is smaller than {shape[1]}×{shape[2]} pixels; gather needs crops for it")
         self._rows: Rows | None = None
 
@@ -243,19 +199,9 @@ class FlatStore(_Held):
         return len(self._places)
 
     @property
-    def device(self) -> torch.device:
-        """That of the bytes."""
-        return self.flat.device
-
-    @property
     def sizes(self) -> Tensor:
         """Height and width of every image."""
         return self._sizes
-
-    @property
-    def is_even(self) -> bool:
-        """Whether every image has the size of `shape`."""
-        return self._even
 
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices: their centre, or the part that `crops` says."""
@@ -274,7 +220,7 @@ class FlatStore(_Held):
 
     def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
         """Whole images in memory of their own; a `DenseStore` where all have one size."""
-        if self._even:
+        if self.is_even:
             return DenseStore(self.gather(indices))
         indices = indices.cpu()
         sizes = self._sizes[indices]
@@ -304,6 +250,131 @@ class FlatStore(_Held):
         inside = rows[:, :, None] * widths[:, None, None] + columns[:, None, :]
         planes = places[:, None] + torch.arange(channels, device=self.device) * (heights * widths)[:, None]
         return flat.take(planes[:, :, None, None] + inside[:, None])
+
+
+class View(PixelStore):
+    """Images of other stores in any order: for each which store, and its index there."""
+
+    def __init__(self, bases: Sequence[PixelStore], which: Tensor, index: Tensor) -> None:
+        self.bases, self.which, self.index = tuple(bases), which, index
+        first = self.bases[0]
+        self.shape, self.device, self.dtype = first.shape, first.device, first.dtype
+        self.in_memory = all(base.in_memory for base in self.bases)
+        self.known_by_pixels = len(self.bases) > 1 or first.known_by_pixels
+        self._there: dict[torch.device, Tensor] = {}
+
+    @staticmethod
+    def of(parts: Sequence[tuple[PixelStore, Tensor]]) -> PixelStore:
+        """The images at some indices of several stores, one part after the other: a view of no view.
+
+        It holds only the stores that its images are in, and is a store itself where it would be all of one.
+        """
+        bases: dict[int, PixelStore] = {}
+        which, index = list[Tensor](), list[Tensor]()
+        for store, indices in parts:
+            inner = store.bases if isinstance(store, View) else (store,)
+            bases.update((id(base), base) for base in inner)
+            numbers = torch.tensor([list(bases).index(id(base)) for base in inner], device="cpu")
+            which.append(numbers[store.which[indices] if isinstance(store, View) else torch.zeros_like(indices)])
+            index.append(store.index[indices] if isinstance(store, View) else indices)
+        every, places = torch.cat(index), torch.cat(which)
+        known = [*bases.values()]
+        if not len(every):  # which holds no store at all
+            return DenseStore(torch.empty(0, *known[0].shape, dtype=known[0].dtype, device=known[0].device))
+        used, places = places.unique(return_inverse=True)
+        kept = [known[number] for number in used.tolist()]
+        if len(kept) == 1 and torch.equal(every, torch.arange(len(kept[0]), device="cpu")):
+            return kept[0]
+        return View(kept, places, every)
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @cached_property
+    def sizes(self) -> Tensor:
+        """Height and width of every image."""
+        found = torch.empty(len(self), 2, dtype=torch.int64, device="cpu")
+        for base, places in self._parts(torch.arange(len(self), device="cpu")):
+            found[places] = base.sizes[self.index[places]]
+        return found
+
+    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
+        """The images at these indices; of each the part that `crops` says."""
+        if len(self.bases) == 1:
+            return self.bases[0].gather(self._index_on(indices.device).index_select(0, indices), crops)
+        indices = indices.cpu()
+        shape = self.shape if crops is None else (self.shape[0], *crops.size)
+        found = torch.empty(len(indices), *shape, dtype=self.dtype, device=self.device)
+        for base, places in self._parts(indices):
+            some = None if crops is None else crops.changed(lambda values, at=places: values[at.to(values.device)])  # type: ignore[misc]
+            found[places.to(self.device)] = base.gather(self.index[indices[places]], some)
+        return found
+
+    def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
+        """Whole images in memory of their own."""
+        indices = indices.cpu()
+        if len(self.bases) == 1:
+            return self.bases[0].loaded(self.index[indices])
+        chosen = View.of([(self, indices)])
+        if chosen.is_even:
+            return DenseStore(chosen.all())
+        sizes = self.sizes[indices]
+        places, lengths = in_a_row(sizes, self.shape[0])
+        flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=self.device)
+        for base, where in self._parts(indices):
+            row, starts = base.loaded(self.index[indices[where]]).rows()[:2]
+            for source, place in zip(starts.tolist(), where.tolist(), strict=True):
+                start, length = int(places[place]), int(lengths[place])
+                flat[start : start + length] = row[source : source + length]
+        return FlatStore(flat, places, sizes, self.shape)
+
+    def identity(self) -> Iterator[bytes]:
+        """What these images are known by: pixels, or what the file that they are in says of them."""
+        first = self.bases[0]
+        if len(self.bases) == 1 and first.host is not None:
+            yield from first.host.select(self.index).identity()
+        elif self.known_by_pixels:
+            yield from super().identity()
+        else:  # all of them are of one file
+            yield from first.identity()
+            yield self.index.numpy().tobytes()
+
+    def compacted(self) -> PixelStore:
+        """The same images; but for lasting ones they are copied, so that others of their stores can be forgotten."""
+        bases, index = list(self.bases), self.index.clone()
+        for number, base in enumerate(bases):
+            places = (self.which == number).nonzero().flatten()
+            if not base.lasting and len(places) < len(base):
+                bases[number] = base.loaded(self.index[places])
+                index[places] = torch.arange(len(places), device="cpu")
+        return View.of([(View(bases, self.which, index), torch.arange(len(index), device="cpu"))])
+
+    def _parts(self, indices: Tensor) -> Iterator[tuple[PixelStore, Tensor]]:
+        """Every store that some of these images are in, and which of `indices` that is."""
+        numbers = self.which[indices]
+        for number, base in enumerate(self.bases):
+            places = (numbers == number).nonzero().flatten()
+            if len(places):
+                yield base, places
+
+    def _index_on(self, device: torch.device) -> Tensor:
+        """The list of indices where the indices into it are: a captured step must not copy it."""
+        if device.type == "cpu":
+            return self.index
+        if device not in self._there:
+            self._there[device] = self.index.to(device)
+        return self._there[device]
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return View, (self.bases, self.which, self.index)
+
+
+def join_stores(stores: Sequence[PixelStore]) -> PixelStore:
+    """The images of several stores, one store after the other."""
+    return View.of([(store, torch.arange(len(store), device="cpu")) for store in stores])
+
+
+# What stores are made of ----------------------------------------------------------------------------------------------
 
 
 def copy_centres(pictures: Iterable[NDArray[np.uint8]], count: int, shape: Shape) -> Tensor:
@@ -336,26 +407,23 @@ def as_store(pixels: Tensor | PixelStore) -> PixelStore:
 
 def resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore:
     """All images of a store on a device, sent there piece by piece: the host holds no second copy of them."""
-    found = _resident(store, device)
-    if device.type != "cpu" and store.device.type == "cpu":
-        found.host = store
-    return found
-
-
-def _resident(store: PixelStore, device: torch.device) -> DenseStore | FlatStore:
+    found: DenseStore | FlatStore
     if store.is_even:
         pixels = torch.empty(len(store), *store.shape, dtype=store.dtype, device=device)
         for start, stop in chunks(store):
             pixels[start:stop] = store.part(start, stop)
-        return DenseStore(pixels)
-    sizes = store.sizes
-    places, lengths = in_a_row(sizes, store.shape[0])
-    flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
-    for start, stop in chunks(store):
-        piece = store.loaded(torch.arange(start, stop, device="cpu")).rows().flat
-        first = int(places[start])
-        flat[first : first + len(piece)] = piece
-    return FlatStore(flat, places, sizes, store.shape)
+        found = DenseStore(pixels)
+    else:
+        sizes = store.sizes
+        places, lengths = in_a_row(sizes, store.shape[0])
+        flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device=device)
+        for start, stop in chunks(store):
+            piece = store.loaded(torch.arange(start, stop, device="cpu")).rows().flat
+            flat[int(places[start]) :][: len(piece)] = piece
+        found = FlatStore(flat, places, sizes, store.shape)
+    if device.type != "cpu" and store.device.type == "cpu":
+        found.host = store
+    return found
 
 
 def in_a_row(sizes: Tensor, channels: int) -> tuple[Tensor, Tensor]:

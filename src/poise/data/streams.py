@@ -1,7 +1,8 @@
-"""Streams: which classes arrive together, in which phase, and with how many of their images."""
+"""Streams: in which order classes arrive, which of them together, and with how many of their images."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -20,6 +21,31 @@ _SEED = 1993  # the images of a run depend on its stream, not on its seed
 
 Group = tuple[int, ...]
 PerClass = int | Sequence[int]
+
+
+# fmt: off
+#: The three orders of 100 classes over which PODNet reports its means; the first one is also iCaRL's.
+PODNET: Final[dict[str, tuple[int, ...]]] = {
+    "podnet-1": (
+        87, 0, 52, 58, 44, 91, 68, 97, 51, 15, 94, 92, 10, 72, 49, 78, 61, 14, 8, 86, 84, 96, 18, 24, 32,
+        45, 88, 11, 4, 67, 69, 66, 77, 47, 79, 93, 29, 50, 57, 83, 17, 81, 41, 12, 37, 59, 25, 20, 80, 73,
+        1, 28, 6, 46, 62, 82, 53, 9, 31, 75, 38, 63, 33, 74, 27, 22, 36, 3, 16, 21, 60, 19, 70, 90, 89,
+        43, 5, 42, 65, 76, 40, 30, 23, 85, 2, 95, 56, 48, 71, 64, 98, 13, 99, 7, 34, 55, 54, 26, 35, 39,
+    ),
+    "podnet-2": (
+        58, 30, 93, 69, 21, 77, 3, 78, 12, 71, 65, 40, 16, 49, 89, 46, 24, 66, 19, 41, 5, 29, 15, 73, 11,
+        70, 90, 63, 67, 25, 59, 72, 80, 94, 54, 33, 18, 96, 2, 10, 43, 9, 57, 81, 76, 50, 32, 6, 37, 7,
+        68, 91, 88, 95, 85, 4, 60, 36, 22, 27, 39, 42, 34, 51, 55, 28, 53, 48, 38, 17, 83, 86, 56, 35, 45,
+        79, 99, 84, 97, 82, 98, 26, 47, 44, 62, 13, 31, 0, 75, 14, 52, 74, 8, 20, 1, 92, 87, 23, 64, 61,
+    ),
+    "podnet-3": (
+        71, 54, 45, 32, 4, 8, 48, 66, 1, 91, 28, 82, 29, 22, 80, 27, 86, 23, 37, 47, 55, 9, 14, 68, 25,
+        96, 36, 90, 58, 21, 57, 81, 12, 26, 16, 89, 79, 49, 31, 38, 46, 20, 92, 88, 40, 39, 98, 94, 19, 95,
+        72, 24, 64, 18, 60, 50, 63, 61, 83, 76, 69, 35, 0, 52, 7, 65, 42, 73, 74, 30, 41, 3, 6, 53, 13,
+        56, 70, 77, 34, 97, 75, 2, 17, 93, 33, 84, 99, 51, 62, 87, 5, 15, 10, 78, 67, 44, 59, 85, 43, 11,
+    ),
+}
+# fmt: on
 
 
 @dataclass(frozen=True)
@@ -122,18 +148,16 @@ def _make_groups(
         raise UserError("setting=groups needs groups, a list of sizes such as [5, 3, 2] or of lists of class indices")
     if phases is not None and phases != len(groups):
         raise UserError(f"phases={phases}, but there are {len(groups)} groups; leave phases out with setting=groups")
-    if _is_sizes(groups):
-        return _cut(order, _check_sizes(groups, len(order)))
-    return tuple(_check_group(group, order) for group in groups)
-
-
-def _check_sizes(sizes: Sequence[int], count: int) -> Sequence[int]:
-    for size in sizes:
-        if size < 1:
-            raise UserError(f"groups={list(sizes)} has a group of {size} classes; each needs at least 1")
-    if sum(sizes) > count:
-        raise UserError(f"groups={list(sizes)} add up to {sum(sizes)} classes, there are {count}; use at most {count}")
-    return sizes
+    if not _is_sizes(groups):
+        return tuple(_check_group(group, order) for group in groups)
+    if min(groups) < 1:
+        raise UserError(f"groups={list(groups)} has a group of {min(groups)} classes; each needs at least 1")
+    count = len(order)
+    if sum(groups) > count:
+        raise UserError(
+            f"groups={list(groups)} add up to {sum(groups)} classes, there are {count}; use at most {count}"
+        )
+    return _cut(order, groups)
 
 
 def _check_group(group: int | Sequence[int], order: Sequence[int]) -> Group:
@@ -161,6 +185,60 @@ def _cut(order: Sequence[int], sizes: Sequence[int]) -> tuple[Group, ...]:
     )
 
 
+# The order of classes -------------------------------------------------------------------------------------------------
+
+
+def class_order(order: str | int | Sequence[int], count: int) -> Group:
+    """The class indices 0..count-1 in the order in which they arrive.
+
+    Args:
+        order: a seed as number or text (1993 is the order of the literature: numpy's legacy permutation),
+            `sorted`, `podnet-1`, `podnet-2`, `podnet-3` (100 classes only), or the classes themselves.
+        count: how many classes there are.
+
+    >>> class_order(1993, 100)[:5]
+    (68, 56, 78, 8, 23)
+    >>> class_order("sorted", 3)
+    (0, 1, 2)
+    """
+    if isinstance(order, str) and order == "sorted":
+        return tuple(range(count))
+    if isinstance(order, str) and not (order.isascii() and order.isdigit()):
+        if order not in PODNET:
+            known = suggestion(order, ["sorted", *PODNET])
+            raise UserError(f"unknown class order '{order}'; {known} (or a seed, or a list)")
+        if count != len(PODNET[order]):
+            raise UserError(f"order {order} is for 100 classes, there are {count}; use a seed, 'sorted' or a list")
+        return PODNET[order]
+    if isinstance(order, str | int | np.integer):
+        seed = int(order)
+        if isinstance(order, bool) or not 0 <= seed < 2**32:
+            raise UserError(f"order={order} cannot be a seed; use a whole number from 0 to {2**32 - 1}")
+        return tuple(np.random.RandomState(seed).permutation(count).tolist())
+    return _check_order(list(order), count)
+
+
+def _check_order(order: Sequence[int], count: int) -> Group:
+    if not all(map(_is_whole, order)):
+        raise UserError(f"order must list class indices, whole numbers from 0 to {count - 1}")
+    amounts = Counter(map(int, order))
+    problems = {
+        "missing": sorted(set(range(count)) - set(amounts)),
+        "twice": sorted(entry for entry, amount in amounts.items() if amount > 1),
+        "out of range": sorted(set(amounts) - set(range(count))),
+    }
+    if any(problems.values()):
+        most = 10  # classes that are named of each kind
+        found = "; ".join(
+            f"{what}: {', '.join(map(str, entries[:most]))}"
+            + (f" and {len(entries) - most} more" if len(entries) > most else "")
+            for what, entries in problems.items()
+            if entries
+        )
+        raise UserError(f"order must list each class from 0 to {count - 1} once; {found}")
+    return tuple(map(int, order))
+
+
 # Fewer images than a data set has -------------------------------------------------------------------------------------
 
 
@@ -177,23 +255,16 @@ def class_sizes(wanted: PerClass, classes: Sequence[int]) -> dict[int, int]:
     >>> sorted(class_sizes([80, 10], [3, 1, 0, 2]).values())
     [10, 20, 40, 80]
     """
-    if isinstance(wanted, int):
-        return dict.fromkeys(classes, _check_least(wanted, wanted))
-    if len(wanted) != 2 or wanted[0] < wanted[1]:
-        raise UserError(
-            f"images_per_class={list(wanted)} must be a number, or two: of the largest and the smallest class"
-        )
-    most, least = wanted[0], _check_least(wanted[1], wanted)
+    given = (wanted, wanted) if isinstance(wanted, int) else wanted
+    if len(given) != 2 or given[0] < given[1]:
+        raise UserError(f"images_per_class={wanted} must be a number, or two: of the largest and the smallest class")
+    most, least = given
+    if least < 1:
+        raise UserError(f"images_per_class={wanted} leaves a class without images; keep at least 1")
     factors = np.linspace(0, 1, len(classes))
     sizes = [round(most * (least / most) ** float(factor)) for factor in factors]
     places = draws.generator(_SEED, "class sizes", *classes).permutation(len(classes))
     return {label: sizes[place] for label, place in zip(classes, places.tolist(), strict=True)}
-
-
-def _check_least(least: int, wanted: PerClass) -> int:
-    if least < 1:
-        raise UserError(f"images_per_class={wanted} leaves a class without images; keep at least 1")
-    return least
 
 
 def keep_some(images: ImageSet, sizes: Mapping[int, int]) -> ImageSet:

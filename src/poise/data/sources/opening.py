@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from poise.data.sources.arrays import ArraySource
 from poise.data.sources.base import Source, digest
-from poise.data.sources.cifar import CifarSource
-from poise.data.sources.digits import DigitsSource
-from poise.data.sources.folder import FolderSource
-from poise.data.sources.imagenet import OutlinedSource, open_collection
 from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
-from poise.data.sources.pack import PackSource
+from poise.data.sources.own import ArraySource, FolderSource, PackSource
+from poise.data.sources.published import CifarSource, DigitsSource, OutlinedSource, open_collection
 from poise.data.sources.registry import (
     COLLECTIONS,
     EMBEDDED,
