@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from poise.cli.data import add
 
 from poise import Learner
+from poise.cli.data import add
 from poise.data import Augmentation, class_order
 from poise.data.packing import Packing
 from poise.data.sources import listing, open_source

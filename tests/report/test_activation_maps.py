@@ -17,7 +17,6 @@ from poise.errors import UserError
 from poise.nets import Model, ResNet, build_backbone, build_head, torch_generator
 from poise.report import look
 from poise.report.activation_maps import Look, Subject, cam_figure, grad_cam
-from poise.report.draw import matplotlib_style
 
 CLASSES = 5
 
@@ -198,9 +197,8 @@ def test_the_figure_knows_right_from_wrong_and_unknown() -> None:
         ("b", "one, tfh 5", None, None),
         ("b", "two", None, None),
     ]
-    with matplotlib_style():
-        drawing = Drawing()
-        figure.panels[0].paint(drawing)
+    drawing = Drawing()
+    figure.panels[0].paint(drawing)
     below = [axes.get_xlabel() for axes in drawing.axes]
     assert below == ["", "✓ cat  75%", "✗ dog  75%", "", "cat  75%", "dog  75%"]
     assert [axes.get_title() for axes in drawing.axes[:3]] == ["image", "one\ntfh 5", "two"]

@@ -15,7 +15,7 @@ from PIL import Image
 
 from poise import store
 from poise.report import Figure, Study, make_figures
-from poise.report.draw import GREY, for_file, for_page, matplotlib_style
+from poise.report.draw import GREY, for_file, for_page
 from poise.report.figures import gains_figure
 
 from .conftest import Write
@@ -29,9 +29,8 @@ def many(pairs: Path) -> dict[str, Figure]:
 
 
 def painted(figure: Figure, panel: int = 0) -> Drawing:
-    with matplotlib_style():
-        drawing = Drawing(layout="constrained")
-        figure.panels[panel].paint(drawing)
+    drawing = Drawing(layout="constrained")
+    figure.panels[panel].paint(drawing)
     return drawing
 
 

@@ -186,13 +186,17 @@ def report(
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
     every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
+    against: Annotated[
+        str | None,
+        typer.Option("--against", metavar="ROW", help="Compare all rows with this one, such as 'der, fixed'."),
+    ] = None,
 ) -> None:
     """Print a table over runs; with --out write a page with every table and figure, which opens from the disk."""
     from poise.report import gather, report_maps, watch
 
     if watching and out is None:
         raise UserError("--watch rewrites a page; say where with --out FOLDER")
-    look = partial(gather, paths)
+    look = partial(gather, paths, against)
     found = watch(look, out, every, say) if watching and out is not None else look()
     if not found.runs:
         raise found.unread[0].error

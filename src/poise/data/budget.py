@@ -69,7 +69,7 @@ class Budget(MemoryKeys):
     @classmethod
     def of(cls, size: int | str) -> Budget:
         """So many images of each class, or all of them."""
-        return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)
+        return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)  # type: ignore[arg-type]
 
     @property
     def _allocations(self) -> tuple[float, ...]:

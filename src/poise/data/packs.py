@@ -114,7 +114,7 @@ class Block:
 
     def digest_of(self, pixels: NDArray[np.uint8]) -> str:
         """The digest that it has if these are the bytes of its class file."""
-        total = hashlib.blake2b(pixels, digest_size=DIGEST)
+        total = hashlib.blake2b(pixels.data, digest_size=DIGEST)
         total.update(self.sizes.tobytes() + self.sources.tobytes())
         return total.hexdigest()
 

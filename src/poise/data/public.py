@@ -9,7 +9,7 @@ from poise.data.augment import (
     mirror,
     suitable_augmentation,
 )
-from poise.data.budget import ALL_IMAGES, Budget, Stored, on_arrival, per_class
+from poise.data.budget import Budget, Stored, on_arrival, per_class
 from poise.data.crops import Crops, usable_kernels
 from poise.data.decode import Decoder
 from poise.data.feed import Feed, batch_bounds, fits, free_on
@@ -20,6 +20,7 @@ from poise.data.memory import Memory, draw_reserve
 from poise.data.sources.base import FEW_IMAGES, suitable_net
 from poise.data.stores import DenseStore, FlatStore, PixelStore, as_store, chunks, in_a_row, resident
 from poise.data.streams import Stream, class_order, class_sizes, keep_some, make_stream
+from poise.settings import ALL_IMAGES
 
 __all__ = [
     "ALL_IMAGES",

@@ -281,7 +281,7 @@ class View(PixelStore):
         known = [*bases.values()]
         if not len(every):  # which holds no store at all
             return DenseStore(torch.empty(0, *known[0].shape, dtype=known[0].dtype, device=known[0].device))
-        used, places = places.unique(return_inverse=True)
+        used, places = torch.unique(places, return_inverse=True)
         kept = [known[number] for number in used.tolist()]
         if len(kept) == 1 and torch.equal(every, torch.arange(len(kept[0]), device="cpu")):
             return kept[0]

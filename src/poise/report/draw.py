@@ -13,8 +13,7 @@ import os
 import re
 import textwrap
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
@@ -105,28 +104,19 @@ def check_picture(path: Path) -> None:
 # From a panel to SVG --------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def matplotlib_style() -> Iterator[None]:
-    """Matplotlib's settings for these figures, restored afterwards."""
-    import matplotlib as mpl
-
-    with mpl.rc_context(dict(_STYLE)), warnings.catch_warnings():  # type: ignore[arg-type, unused-ignore]
-        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # SVG shows it anyway
-        yield
-
-
 def _encode(panel: Panel, name: str, ending: str) -> bytes:
     """A panel as a file of this kind, without the date in it. The name keeps its SVG's ids apart from others."""
-    from matplotlib import rcParams
+    from matplotlib import rc_context
     from matplotlib.figure import Figure as Drawing
     from matplotlib.lines import Line2D
 
-    with matplotlib_style():
-        rcParams["svg.hashsalt"] = name
+    style: dict[Any, Any] = {**_STYLE, "svg.hashsalt": name}
+    with rc_context(style), warnings.catch_warnings():  # matplotlib's settings are as before afterwards
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)  # SVG shows it anyway
         wide, high = panel.size
         labels = [textwrap.fill(label, int(wide * _LETTERS) - 8) for label in panel.legend]
         columns = 2 if len(labels) > 1 and max(map(len, labels)) < wide * _LETTERS / 2 - 8 else 1
-        lines = sum(label.count("\n") + 1 for label in labels) / columns if len(labels) > 1 else 0
+        lines = sum(label.count("\n") + 1 for label in labels) / columns
         title = textwrap.fill(panel.title, int(wide * _LETTERS))
         high += 0.19 * math.ceil(lines) + 0.17 * title.count("\n")
         drawing = Drawing(figsize=(wide, high), layout="constrained")
@@ -148,27 +138,16 @@ def _encode(panel: Panel, name: str, ending: str) -> bytes:
 
 def for_page(svg: str) -> str:
     """An SVG as a part of an HTML page: grey is the page's own grey, and nothing in it can act."""
-    body = re.sub(r"<style.*?</style>", "", _with_titles(svg[svg.index("<svg") :]), flags=re.DOTALL)
-    body = re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', _page_tag, body, count=1)
-    return (
-        body.replace(GREY, "var(--soft)")
-        .replace(INK, "var(--ink)")
-        .replace("<svg ", '<svg class="chart" role="img" ', 1)
-    )
+    body = re.sub(r"<style.*?</style>", "", for_file(svg[svg.index("<svg") :]), flags=re.DOTALL)
+    tag, rest = body.split(">", 1)
+    (box,) = re.findall(r'viewBox="([^"]*)"', tag)
+    width, height = (round(float(side) * 4 / 3) for side in box.split()[2:])
+    sized = f'<svg class="chart" role="img" viewBox="{box}" width="{width}" height="{height}">{rest}'
+    return sized.replace(GREY, "var(--soft)").replace(INK, "var(--ink)")
 
 
 def for_file(svg: str) -> str:
-    """An SVG as a file of its own."""
-    return _with_titles(svg)
-
-
-def _page_tag(found: re.Match[str]) -> str:
-    _, _, width, height = found[1].split()
-    return f'<svg viewBox="{found[1]}" width="{float(width) * 4 / 3:.0f}" height="{float(height) * 4 / 3:.0f}">'
-
-
-def _with_titles(svg: str) -> str:
-    """Matplotlib can put a link around a point and nothing else: links that say a tip become its title."""
+    """An SVG as a file of its own: matplotlib's links around points, the only words it can put there, become titles."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     used = {*re.findall(r'(?:href="|url\()#([^")]+)', svg)}
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)

@@ -42,8 +42,8 @@ ACCURACY: Final = (
     f"Bands are ± one standard deviation over seeds, shown where there are at least {ENOUGH}."
 )
 GAINS: Final = (
-    "Large marks: mean difference in average accuracy to the same method with its own hyperparameters, paired by seed; "
-    "lines: its 95 % interval (Student's t over seeds); small circles: single seeds. Coloured only with at least "
+    "Large marks: mean difference in average accuracy to {reference}, paired by seed; lines: its 95 % interval "
+    "(Student's t over seeds); small circles: single seeds. Coloured only with at least "
     f"{ENOUGH} paired seeds and an interval without zero; one in twenty such intervals misses by chance. "
     "Hollow diamonds: the part of the difference that the choice of the classifier brings, which is what the method's "
     "own networks gain when they are read with the classifiers that the policy used."
@@ -81,8 +81,9 @@ def make_figures(study: Study) -> list[Figure]:
     low, high = _matrix_limits(study)
     for where, rows in study.by_exam.items():
         name = rows[0].first.exam_name
-        found += _place(_accuracy_figure(study, rows), name, where)
-        streams = {stream: shown for stream in _streams(rows) if (shown := _lowest_seeds(rows, stream))}
+        found += _place(_accuracy_figure(rows), name, where)
+        every = sorted({stream for row in rows for stream in row.by_stream})
+        streams = {stream: shown for stream in every if (shown := _lowest_seeds(rows, stream))}
         for stream, shown in streams.items():
             some = dict(list(shown.items())[: max(1, MOST_ROWS // len(streams))])
             figures = [
@@ -108,10 +109,6 @@ def _place(figures: Sequence[Figure], name: str, where: str) -> list[Figure]:
         replace(figure, name=slug, title=f"{figure.title} ({where})")
         for figure, slug in zip(figures, slugs, strict=True)
     ]
-
-
-def _streams(rows: Sequence[Row]) -> list[StreamKind]:
-    return sorted({stream for row in rows for stream in row.by_stream})
 
 
 def _lowest_seeds(rows: Sequence[Row], stream: StreamKind) -> dict[Row, RunRecord]:
@@ -148,16 +145,16 @@ def accuracy(row: Row, stream: StreamKind, runs: Sequence[RunRecord]) -> Rows:
     return found
 
 
-def _accuracy_figure(study: Study, rows: Sequence[Row]) -> list[Figure]:
+def _accuracy_figure(rows: Sequence[Row]) -> list[Figure]:
     """A panel for each stream, a curve for each row."""
-    curves = {(stream, row): accuracy(row, stream, runs) for row, stream, runs in study.streams(rows)}
+    curves = {(stream, row): accuracy(row, stream, runs) for row in rows for stream, runs in row.by_stream.items()}
     data = [point for points in curves.values() for point in points]
     ends = [point["mean"] + sign * _half_band(point) for point in data for sign in (-1, 1)]
     if not data:
         return []
     room = max(1.0, 0.05 * (max(ends) - min(ends)))
     panels = []
-    for stream in _streams(rows):
+    for stream in sorted({stream for stream, _ in curves}):
         shown = {row: points for (each, row), points in curves.items() if each == stream and points}
         if shown:
             paint = partial(_paint_curves, curves=shown, limits=(min(ends) - room, max(ends) + room))
@@ -172,7 +169,12 @@ def _paint_curves(drawing: Drawing, curves: Mapping[Row, Rows], limits: tuple[fl
     for row, points in curves.items():
         places = [(point["classes"], point["mean"]) for point in points]
         paint_line(axes, places, row.style)
-        paint_points(axes, places, row.style, [_accuracy_tip(row.label, point) for point in points])
+        tips = []
+        for point in points:
+            several = f" ({point['low']:.2f} to {point['high']:.2f}, {point['seeds']} seeds)" * (point["seeds"] > 1)
+            place = f"{row.label}, phase {point['phase']} ({point['classes']} classes)"
+            tips.append(f"{place}: {point['mean']:.2f} %{several}")
+        paint_points(axes, places, row.style, tips)
         wide = [(point["classes"], point["mean"], _half_band(point)) for point in points if _half_band(point)]
         if wide:
             x, y, half = map(np.array, zip(*wide, strict=True))
@@ -182,17 +184,12 @@ def _paint_curves(drawing: Drawing, curves: Mapping[Row, Rows], limits: tuple[fl
 
 
 def _half_band(point: Mapping[str, Any]) -> float:
+    """Half of the height of a band; 0 where there are too few seeds for one."""
     return float(point["deviation"]) if point["seeds"] >= ENOUGH else 0.0
 
 
-def _accuracy_tip(label: str, point: Mapping[str, Any]) -> str:
-    words = f"{label}, phase {point['phase']} ({point['classes']} classes): {point['mean']:.2f} %"
-    several = f" ({point['low']:.2f} to {point['high']:.2f}, {point['seeds']} seeds)"
-    return words + several * (point["seeds"] > 1)
-
-
 def gains_figure(study: Study) -> Figure | None:
-    """Every policy against the same method without it; None if there is nothing to compare."""
+    """Every row that is compared with another one; None if there is nothing to compare."""
     found = [each for each in study.comparisons.values() if not each.row.first.informed]
     if not found:
         return None
@@ -207,18 +204,20 @@ def gains_figure(study: Study) -> Figure | None:
             }
         )
     paint = partial(_paint_gains, data=data, seeds=[each.difference.values for each in found])
-    return Figure("gains", "Does a policy help?", GAINS, [Panel(paint, (4.6, 0.7 + 0.42 * len(data)))], data)
+    title = "Does a policy help?" if study.against is None else f"Against {study.against}"
+    caption = GAINS.replace("{reference}", study.reference)
+    return Figure("gains", title, caption, [Panel(paint, (4.6, 0.7 + 0.42 * len(data)))], data)
 
 
 def _paint_gains(drawing: Drawing, data: Rows, seeds: Sequence[Sequence[float]]) -> None:
     """A line for each comparison with its name above it, so that long names need no margin."""
-    axes = plain_axes(drawing, "points of average accuracy over the method's own")
+    axes = plain_axes(drawing, "difference in average accuracy, in points")
     axes.grid(visible=False)
-    axes.axvline(0, color=GREY, alpha=0.6, linewidth=0.8)
     for place, (row, values) in enumerate(zip(data, seeds, strict=True)):
         style = Style({"gain": GOOD, "loss": BAD}.get(row["verdict"], GREY))
         words = f"{row['row']}: {with_sign(row['gain'])}"
         reach = f" [{with_sign(row['low'])}, {with_sign(row['high'])}]" if row["seeds"] > 1 else ""
+        axes.vlines(0, place - 0.15, place + 0.25, color=GREY, alpha=0.6, linewidth=0.8)  # not through the name above
         paint_line(axes, [(row["low"], place), (row["high"], place)], style, 2.0)
         paint_points(axes, [(value, place) for value in values], Style(GREY, hollow=True), size=3.5)
         paint_points(axes, [(row["gain"], place)], style, [f"{words}{reach}, {row['seeds']} paired seeds"], 7.5)
@@ -240,7 +239,7 @@ def _each_run(
     caption: str,
     shown: Mapping[Row, RunRecord],
     rows_of: Callable[[RunRecord], Rows],
-    paint: Callable[[Drawing, Rows, str], None],
+    paint: Callable[..., None],  # of a drawing, rows and a colour
     size: tuple[float, float],
 ) -> Iterator[Figure]:
     """A figure with a panel for each run that has such rows."""
@@ -302,18 +301,17 @@ def _paint_rewards(drawing: Drawing, rows: Rows, colour: str) -> None:
     for (full, diverged, judging), alike in kinds.items():
         style = Style(colour, mark="x" if diverged else "D" if judging else "o", hollow=judging)
         strengths = [0.3 + 0.6 * row["epochs"] / max(1.0, furthest) for row in alike]
-        tips = [_trial_tip(row) for row in alike]
+        tips = [
+            f"trial {row['trial']}, phase {row['phase']}, {row['epochs']} epochs, {row['action']}: "
+            f"reward {row['reward']:.3f}{' (judges the classifier)' * judging}"
+            for row in alike
+        ]
         places = [(row["trial"], row["reward"]) for row in alike]
         paint_points(axes, places, style, tips, 5.8 if full else 3.8, strengths)
     last = {row["phase"]: row for row in rows if row["decided"]}  # the longest trial of a decided action comes last
     paint_points(axes, [(row["trial"], row["reward"]) for row in last.values()], Style(GREY, hollow=True), size=8.5)
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
     axes.set_xlim(0.4, rows[-1]["trial"] + 0.6)
-
-
-def _trial_tip(row: Mapping[str, Any]) -> str:
-    words = f"trial {row['trial']}, phase {row['phase']}, {row['epochs']} epochs, {row['action']}: reward "
-    return f"{words}{row['reward']:.3f}{' (judges the classifier)' * (row['purpose'] == 'classifier')}"
 
 
 def classes(run: RunRecord) -> Rows:

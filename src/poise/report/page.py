@@ -135,7 +135,12 @@ def _answers(study: Study) -> Iterator[dict[str, Any]]:
     """What can be compared: a heading, a sentence or two, and perhaps a figure each."""
     if (figure := gains_figure(study)) is not None:
         compared = [each for each in study.comparisons.values() if not each.row.first.informed]
-        yield {"title": figure.title, "words": _does_it_help(compared), "figure": figure, "svg": figure.svgs()[0]}
+        yield {
+            "title": figure.title,
+            "words": _does_it_help(study, compared),
+            "figure": figure,
+            "svg": figure.svgs()[0],
+        }
     if study.rankings:
         methods = len({row.first.method for ranking in study.rankings for row in ranking.rows}) > 1
         title = f"Which {'method' if methods else 'configuration'} is ahead?"
@@ -148,7 +153,7 @@ def _answers(study: Study) -> Iterator[dict[str, Any]]:
         yield {"title": "", "words": words if study.runs else "", "figure": None}
 
 
-def _does_it_help(found: Sequence[Comparison]) -> str:
+def _does_it_help(study: Study, found: Sequence[Comparison]) -> str:
     """How certain the gains are, and how much of the largest one the classifier brings alone."""
     counts = {word: sum(each.difference.verdict() == word for each in found) for word in CERTAINTY}
     parts = [
@@ -160,11 +165,12 @@ def _does_it_help(found: Sequence[Comparison]) -> str:
     words = "; ".join(f"{count} with {text}" for count, text in parts if count)
     policies = [each for each in found if not each.row.first.judged] or found
     best = max(policies, key=lambda each: each.difference.mean)
+    reference = study.reference.replace("same method's", "method's")
     return (
-        f"{counted(len(found), 'comparison')} with the method's own hyperparameters: {words}. "
+        f"{counted(len(found), 'comparison')} with {reference}: {words}. "
         f"The largest difference is {with_sign(best.difference.mean)} points ({best.row.full_label}, {best.stream}, "
-        f"{counted(best.difference.count, 'paired seed')}). {_classifier_words(best, found)}"
-    )
+        f"{counted(best.difference.count, 'paired seed')}). "
+    ) + ("" if study.against else _classifier_words(best, found))
 
 
 def _classifier_words(best: Comparison, found: Sequence[Comparison]) -> str:

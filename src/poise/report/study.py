@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from poise.errors import UserError, suggestion
 from poise.policies import DEFAULT_POLICY
 from poise.report.statistics import Spread, paired_difference, spread
 from poise.runs.record import (
@@ -106,20 +107,16 @@ class Row:
 
     label: str  # unique among the rows of its data set and exam
     full_label: str  # unique in the study
+    where: str  # the data set and the exam in words
     runs: tuple[RunRecord, ...]
-    style: Style = field(default_factory=lambda: Style("#7d7d7d"))
+    style: Style
 
-    @property
+    @cached_property
     def first(self) -> RunRecord:
         """One of the runs: method, data, policy and exam are the same in all."""
         return self.runs[0]
 
-    @property
-    def where(self) -> str:
-        """The data set and the exam in words."""
-        return self.first.where
-
-    @property
+    @cached_property
     def identity(self) -> dict[str, str]:
         """What identifies it, as columns of a file."""
         run = self.first
@@ -127,11 +124,6 @@ class Row:
             **{"data": run.data, "exam": run.exam, "method": run.method},
             **{"policy": run.policy_label, "row": self.full_label},
         }
-
-    @property
-    def label_without_method(self) -> str:
-        """Its label without the method, where that stands elsewhere."""
-        return self.label.removeprefix(f"{self.first.method}, ")
 
     @cached_property
     def by_stream(self) -> dict[StreamKind, list[RunRecord]]:
@@ -154,7 +146,8 @@ class Row:
 
     def finished(self, stream: StreamKind) -> dict[int, RunRecord]:
         """Finished runs of a stream by seed."""
-        return {run.seed: run for run in sorted(self.by_stream.get(stream, ()), key=_seed) if run.finished}
+        ordered = sorted(self.by_stream.get(stream, ()), key=lambda run: run.seed)
+        return {run.seed: run for run in ordered if run.finished}
 
     def averages(self, stream: StreamKind) -> dict[int, float]:
         """Average accuracy of finished runs by seed."""
@@ -162,15 +155,15 @@ class Row:
 
     def partner(self, run: RunRecord) -> RunRecord | None:
         """The finished run of this row with the stream and seed of another row's run, if possible with its phase 0."""
-        alike = [each for each in self.runs if each.finished and each.seed == run.seed]
-        alike = [each for each in alike if StreamKind.of(each) == StreamKind.of(run)]
+        place = StreamKind.of(run), run.seed
+        alike = [each for each in self.runs if each.finished and (StreamKind.of(each), each.seed) == place]
         same = [each for each in alike if each.phase_0 is not None and each.phase_0 == run.phase_0]
         return next(iter([*same, *alike]), None)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A row that chooses something against the same method's own hyperparameters, in one stream."""
+    """A row beside its baseline, or beside the row that all are compared with, in one stream."""
 
     row: Row
     stream: StreamKind
@@ -229,16 +222,33 @@ class Ranking:
 
 @dataclass(frozen=True)
 class Study:
-    """Runs, and everything that tables and figures share about them."""
+    """Runs, and everything that tables and figures share about them.
+
+    Attributes:
+        runs: those that could be read.
+        unread: paths that could not, each with the reason.
+        against: the label of a row that all others are compared with; None: a policy with its method's own
+            hyperparameters.
+    """
 
     runs: tuple[RunRecord, ...]
     unread: tuple[UnreadPath, ...] = ()
+    against: str | None = None
 
     @classmethod
-    def of(cls, paths: Sequence[Path]) -> Study:
+    def of(cls, paths: Sequence[Path], against: str | None = None) -> Study:
         """The runs at these paths; paths that cannot be read are listed with the reason."""
         runs, unread = read_runs(paths)
-        return cls(tuple(runs), tuple(unread))
+        found = cls(tuple(runs), tuple(unread), against)
+        known = {row.label for row in found.rows}
+        if against is not None and known and against not in known:
+            raise UserError(f"--against {against} is no row of this report; {suggestion(against, known)}")
+        return found
+
+    @cached_property
+    def reference(self) -> str:
+        """What rows are compared with, in words."""
+        return "the same method's own hyperparameters" if self.against is None else f"{self.against} there"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:
@@ -246,7 +256,9 @@ class Study:
         groups: dict[str, list[RunRecord]] = {}
         for run in self.runs:
             groups.setdefault(_configuration(run, STREAM_KEYS), []).append(run)
-        ordered = sorted(groups.values(), key=lambda group: _order(group[0]))
+        ordered = sorted(
+            groups.values(), key=lambda group: (group[0].data, group[0].exam, group[0].method, not group[0].fixed)
+        )
         places: dict[str, list[list[RunRecord]]] = {}
         for group in ordered:
             places.setdefault(group[0].where, []).append(group)
@@ -257,7 +269,7 @@ class Study:
             styles = _styles([group[0] for group in inside], colours)
             for group, label, style in zip(inside, labels, styles, strict=True):
                 full = f"{label} · {where}" if len(places) > 1 else label
-                found.append(Row(label, full, tuple(group), style))
+                found.append(Row(label, full, where, tuple(group), style))
         return tuple(found)
 
     @cached_property
@@ -277,11 +289,12 @@ class Study:
 
     @cached_property
     def comparisons(self) -> dict[tuple[str, StreamKind], Comparison]:
-        """Every row that has a baseline, in every stream in which both share a seed, by its full label and stream."""
+        """Every row that is compared, in every stream in which both share a seed, by its full label and stream."""
         found = {}
+        named = {row.where: row for row in self.rows if row.label == self.against}
         for row in self.rows:
-            base = self.baselines.get(row.full_label)
-            for stream in row.by_stream if base else ():
+            base = self.baselines.get(row.full_label) if self.against is None else named.get(row.where)
+            for stream in row.by_stream if base and base is not row else ():
                 assert base is not None
                 pairs = {seed: (run, base.partner(run)) for seed, run in row.finished(stream).items()}
                 both = {seed: (run, own) for seed, (run, own) in pairs.items() if own is not None}
@@ -291,7 +304,11 @@ class Study:
                         stream,
                         {seed: run.average or 0.0 for seed, (run, _) in both.items()},
                         {seed: own.average or 0.0 for seed, (_, own) in both.items()},
-                        {seed: moved for seed, pair in both.items() if (moved := _moved(*pair)) is not None},
+                        {
+                            seed: moved
+                            for seed, pair in both.items()
+                            if row.first.method == base.first.method and (moved := _moved(*pair)) is not None
+                        },
                     )
         return found
 
@@ -334,9 +351,10 @@ class Study:
             found.append(f"{REPEATED}: another run has the same keys, stream and seed ({_names(repeated, 8)})")
         return found
 
-    def streams(self, rows: Iterable[Row]) -> Iterator[tuple[Row, StreamKind, list[RunRecord]]]:
-        """Rows with each of their streams and its runs."""
-        return ((row, stream, runs) for row in rows for stream, runs in row.by_stream.items())
+    @cached_property
+    def by_stream(self) -> list[tuple[Row, StreamKind, list[RunRecord]]]:
+        """Every row with each of its streams and the runs there."""
+        return [(row, stream, runs) for row in self.rows for stream, runs in row.by_stream.items()]
 
 
 def remarks(runs: Sequence[RunRecord], words: Iterable[str] | None = None) -> list[str]:
@@ -375,14 +393,6 @@ def _baseline_key(run: RunRecord) -> str:
     if kept.get("action.classifier") == AUTO:
         del kept["action.classifier"]
     return json.dumps(kept, sort_keys=True)
-
-
-def _order(run: RunRecord) -> tuple[Any, ...]:
-    return run.data, run.exam, run.method, not run.fixed
-
-
-def _seed(run: RunRecord) -> int:
-    return run.seed
 
 
 def _moved(run: RunRecord, base: RunRecord) -> float | None:

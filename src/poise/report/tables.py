@@ -6,7 +6,7 @@ import csv
 import functools
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,8 +20,8 @@ Value = float | int | str | None
 
 ACCURACY: Final = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
-    "Under a policy's figure its gain over the same method's own hyperparameters: paired by seed, with the 95 % "
-    "interval of the mean difference (Student's t). It is coloured only with at least three paired seeds and an "
+    "Under a figure its difference to {reference}: paired by seed, with the 95 % interval of the mean difference "
+    "(Student's t). It is coloured only with at least three paired seeds and an "
     "interval without zero, and never that of an oracle or a leak. `by the classifier` is the part of a gain that the "
     "choice of the classifier brings: what the method's own networks gain when they are read with the classifiers that "
     "the policy used."
@@ -35,6 +35,10 @@ TIME: Final = (
 STORED: Final = (
     "Kept images of old classes, reserve included. Below, how many were held in the phase, those that arrived "
     "included, and how many may be held by the budget. Means over seeds where they differ."
+)
+SUMMARY: Final = (
+    "Mean ± deviation over the seeds of finished runs, in percent: average accuracy over all exams, accuracy in the "
+    "last one, average forgetting and backward transfer."
 )
 ALL_RUNS: Final = (
     "Average and last accuracy, average forgetting and backward transfer in percent; a run that is not finished has "
@@ -85,20 +89,32 @@ class Table:
         """The records."""
         return csv_of(self.records)
 
-    def markdown(self) -> str:
-        """The table as a person reads it."""
+    def lines(self, escape: Callable[[str], str]) -> list[list[str]]:
+        """Headings and rows as a person reads them, each text escaped."""
         heads = [" ".join(word for word in (column.group, column.title) if word) for column in self.columns]
-        ruler = ["---:" if column.numeric else "---" for column in self.columns]
         body = [[" · ".join([cell.text, *(note.text for note in cell.notes)]) for cell in row] for row in self.rows]
-        written = [list(map(_markdown_text, line)) for line in (heads, *body)]
-        table = "\n".join(f"| {' | '.join(line)} |" for line in [written[0], ruler, *written[1:]])
+        return [list(map(escape, line)) for line in (heads, *body)]
+
+    def markdown(self) -> str:
+        """The table in Markdown."""
+        ruler = ["---:" if column.numeric else "---" for column in self.columns]
+        heads, *body = self.lines(_markdown_text)
+        table = "\n".join(f"| {' | '.join(line)} |" for line in [heads, ruler, *body])
         return f"## {_markdown_text(self.title)}\n\n{table}\n\n{_markdown_text(self.caption)}\n"
+
+    def latex(self) -> str:
+        """The table as LaTeX's `tabular`, for the package booktabs; the caption is a comment above it."""
+        heads, *body = (f"{' & '.join(line)} \\\\" for line in self.lines(_latex_text))
+        places = "".join("r" if column.numeric else "l" for column in self.columns)
+        inside = [r"\toprule", heads, r"\midrule", *body, r"\bottomrule"]
+        said = f"% {one_line(self.title)}: {one_line(self.caption)}"
+        return "\n".join([said, rf"\begin{{tabular}}{{{places}}}", *inside, r"\end{tabular}", ""])
 
 
 def make_tables(study: Study) -> list[Table]:
     """Every table that has a row, all runs first."""
     accuracy = [_accuracy_table(study, where, rows) for where, rows in study.by_exam.items()]
-    tables = [_all_runs_table(study), *accuracy, _time_table(study), _stored_table(study)]
+    tables = [_all_runs_table(study), *accuracy, _summary_table(study), _time_table(study), _stored_table(study)]
     return [table for table in tables if table.rows]
 
 
@@ -162,6 +178,19 @@ def _markdown_text(text: str) -> str:
     return functools.reduce(lambda made, each: made.replace(*each), escapes, " ".join(text.split()))
 
 
+def _latex_text(text: str) -> str:
+    """A text without any command of LaTeX."""
+    signs = {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+    }
+    signs |= {sign: f"\\{sign}" for sign in "&%$#_{}"}
+    return "".join(signs.get(sign, sign) for sign in one_line(text))
+
+
 # Average accuracy -----------------------------------------------------------------------------------------------------
 
 
@@ -181,13 +210,15 @@ def _accuracy_table(study: Study, where: str, rows: Sequence[Row]) -> Table:
     for row in rows:
         made = [_accuracy_cell(study, row, column) for column in columns]
         if found := [record for _, record in made if record]:
-            cells.append([Cell(row.first.method), Cell(row.label_without_method), *(cell for cell, _ in made)])
+            method = row.first.method
+            policy = row.label.removeprefix(f"{method}, ")
+            cells.append([Cell(method), Cell(policy), *(cell for cell, _ in made)])
             records += found
     lines = [line for line in study.differences if line.startswith(f"{where}, ")]
     return Table(
         f"accuracy-{rows[0].first.exam_name}",
         f"Average accuracy on {where}",
-        _with_lines(ACCURACY, [*study.remarks([*EXPLAINED, REPEATED]), *lines]),
+        _with_lines(ACCURACY.replace("{reference}", study.reference), [*study.remarks([*EXPLAINED, REPEATED]), *lines]),
         [Column("method", numeric=False), Column("policy", numeric=False), *(each.column for each in columns)],
         cells,
         records,
@@ -248,6 +279,34 @@ def _mean_by_seed(parts: Sequence[Mapping[int, float]]) -> dict[int, float]:
     return {seed: sum(part[seed] for part in parts) / len(parts) for seed in parts[0] if all(seed in p for p in parts)}
 
 
+def _summary_table(study: Study) -> Table:
+    """Average and last accuracy, forgetting and transfer of each row and stream, over seeds."""
+    names = ("average", "last", "forgetting", "transfer")
+    cells, records = [], []
+    for row, stream, group in study.by_stream:
+        runs = [run for run in group if run.finished]
+        values = ((run.average, run.last, run.forgetting, run.backward_transfer) for run in runs)
+        known = ([value for value in each if value is not None] for each in zip(*values, strict=True))
+        found = {name: spread(each) for name, each in zip(names, known, strict=False) if each}
+        if found:
+            label = Cell(row.full_label, runs=tuple(run.name for run in runs))
+            figures = (_mean_cell(found[name]) if name in found else _number_cell(None) for name in names)
+            cells.append([label, Cell(str(stream)), _number_cell(len(runs), 0), *figures])
+            means = {name: found[name].mean if name in found else None for name in names}
+            spreads = {f"{name}_deviation": found[name].known_deviation if name in found else None for name in names}
+            records.append({**row.identity, "setting": str(stream), "seeds": len(runs), **means, **spreads})
+    heads = [Column("row", numeric=False), Column("setting", numeric=False)]
+    columns = [*heads, *map(Column, ("seeds", *names))]
+    return Table(
+        "summary",
+        "Last accuracy and forgetting",
+        _with_lines(SUMMARY, study.remarks([REPEATED])),
+        columns,
+        cells,
+        records,
+    )
+
+
 # Time and images ------------------------------------------------------------------------------------------------------
 
 
@@ -286,7 +345,7 @@ def _time_table(study: Study) -> Table:
 
 def _by_machine(study: Study) -> Iterator[tuple[Row, StreamKind, str, list[RunRecord]]]:
     """The finished runs of each row and stream, those on other machines apart."""
-    for row, stream, runs in study.streams(study.rows):
+    for row, stream, runs in study.by_stream:
         machines: dict[str, list[RunRecord]] = {}
         for run in runs:
             if run.finished:
@@ -317,7 +376,7 @@ def _stored_table(study: Study) -> Table:
     cells: list[list[Cell]] = []
     records: list[dict[str, Value]] = []
     longest = max((len(run.phases) for run in study.runs), default=0)
-    for row, stream, group in study.streams(study.rows):
+    for row, stream, group in study.by_stream:
         exams = [[run.phases[place] for run in group if len(run.phases) > place] for place in range(longest)]
         counts = [*map(_counts, exams)]
         if any(each["stored"] is not None for each in counts):

@@ -61,6 +61,7 @@ class Report:
         for table in tables:
             _write(out / "tables", f"{table.name}.csv", table.csv())
             _write(out / "tables", f"{table.name}.md", table.markdown())
+            _write(out / "tables", f"{table.name}.tex", table.latex())
         for figure, svgs in figures:
             _write(out / "figures", f"{figure.name}.csv", csv_of(figure.data))
             for number, svg in enumerate(svgs, start=1):
@@ -71,9 +72,12 @@ class Report:
         return out / PAGE
 
 
-def gather(paths: Sequence[Path]) -> Report:
-    """The runs at these paths; paths that cannot be read are listed with the reason."""
-    return Report(Study.of(paths))
+def gather(paths: Sequence[Path], against: str | None = None) -> Report:
+    """The runs at these paths; paths that cannot be read are listed with the reason.
+
+    `against` is the label of a row, such as `lucir, fixed`, that all others are compared with.
+    """
+    return Report(Study.of(paths, against))
 
 
 def watch(look: Callable[[], Report], out: Path, seconds: int, say: Callable[[str], None]) -> Report:

@@ -253,7 +253,9 @@ def find(name: str) -> Path | None:
 def _places(name: str, folder: str | None = None) -> Iterator[Path]:
     """Where packs and class folders of this name lie: in POISE_DATA (as `folder`, or under the name), or registered."""
     root = _data_folder()
-    for word in dict.fromkeys((folder or name, name)) if root is not None else ():
+    for word in dict.fromkeys((folder or name, name)):
+        if root is None:
+            break
         if is_pack(root / f"{word}{PACK}"):
             yield root / f"{word}{PACK}"
         if any(each.is_dir() for each in root.glob(f"{word}/*")):  # not a folder that is only called so
