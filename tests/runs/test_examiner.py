@@ -15,9 +15,8 @@ from poise import Learner
 from poise.data import ImageSet, PixelStore, Stream, make_stream
 from poise.data.sources import ArraySource, DigitsSource, Source
 from poise.errors import UserError
-from poise.runfolder import backward_transfer
 from poise.runs import Exam, Examiner, Plan, Run, RunFolder, make_recipe, split_for_development
-from poise.runs.examiner import accuracy_matrix, average_forgetting
+from poise.runs.examiner import accuracy_matrix, average_forgetting, backward_transfer
 
 
 def exam(phase: int, classifier: str, classes: list[int], fc: list[int], ncm: list[int]) -> Exam:

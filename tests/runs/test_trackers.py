@@ -34,15 +34,15 @@ class Recorded(Tracker):
         self.found: list[Scalar] = []
         self.ended: list[bool] = []
 
-    def _begin(self, name: str, settings: Mapping[str, Any], known: str | None) -> str:
+    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
         self.begun.append((name, settings, known))
         return known or "run-1"
 
     def _write(self, found: list[Scalar]) -> None:
         self.found += found
 
-    def _end(self, *, finished: bool) -> None:
-        self.ended.append(finished)
+    def _finish(self) -> None:
+        self.ended.append(self.folder.finished)
 
 
 class Broken(Recorded):
