@@ -24,7 +24,7 @@ Arrays = tuple[NDArray[np.uint8], list[int]]
 PHASES = ([0, 1, 2], [3, 4], [5, 6], [7])
 EACH = 10  # images of a class
 QUOTA = 3
-RMM = Budget(QUOTA, rule="rmm", allocation=(0.2, 0.6, 0.9))
+RMM = Budget(per_class=QUOTA, rule="rmm", allocation=(0.2, 0.6, 0.9))
 
 
 @pytest.fixture(params=sorted(name for name, method in METHODS.items() if method.own_memory != ALL_IMAGES))
@@ -75,7 +75,7 @@ def test_every_image_that_is_stored_is_counted_at_every_moment(
     method: str, arriving: list[Arrays], changes: dict[str, Any], reserve: int
 ) -> None:
     """Tensors anywhere in the process count, those of trials too; what was discarded is nowhere."""
-    learner = learner_of(method, Budget(QUOTA, reserve=reserve, rule="rmm", allocation=0.9), **changes)
+    learner = learner_of(method, Budget(per_class=QUOTA, reserve=reserve, rule="rmm", allocation=0.9), **changes)
     ours = set().union(*map(as_bytes, arriving))
     gone: set[bytes] = set()
     most, known = 0, 0
@@ -124,7 +124,7 @@ def learn_all(learner: Learner, phases: list[Arrays]) -> None:
 
 
 def test_an_allocation_that_a_policy_chose_is_what_is_stored(method: str, arriving: list[Arrays]) -> None:
-    learn_all(learner_of(method, Budget(QUOTA, rule="rmm", allocation=0.5), **TRYING), arriving)
+    learn_all(learner_of(method, Budget(per_class=QUOTA, rule="rmm", allocation=0.5), **TRYING), arriving)
 
 
 @pytest.mark.parametrize("policy", sorted(name for name in tuner_names() if tuner_kind(name).space and name != UNTUNED))
@@ -135,12 +135,12 @@ def test_every_policy_over_a_space_takes_allocations(policy: str, environment: s
     phases = [(np.concatenate([first, more]), labels + others), *rest]  # some want five classes at first
     trials = {"environment": environment, "length": 1.0, "validation": 2}
     changes = {"policy": policy, "policy_options": options.get(policy, {}), "space": {"allocation": [0.3, 0.9]}}
-    memory = Budget(QUOTA, rule="rmm", allocation=0.5)
+    memory = Budget(per_class=QUOTA, rule="rmm", allocation=0.5)
     learn_all(learner_of("lucir", memory, **changes, trials=trials, action={"classifier": "fc"}), phases)
 
 
 def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arriving: list[Arrays]) -> None:
-    plain, none = learner_of(method, QUOTA), learner_of(method, Budget(QUOTA, rule="rmm", allocation=0.0))
+    plain, none = learner_of(method, QUOTA), learner_of(method, Budget(per_class=QUOTA, rule="rmm", allocation=0.0))
     for images in arriving:
         plain.partial_fit(*images)
         none.partial_fit(*images)

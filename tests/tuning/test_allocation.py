@@ -19,13 +19,13 @@ from poise.training import ActionDecided, PhaseStarted, TrialDone
 OWN = make_method("lucir").default_action
 SETTINGS: dict[str, Any] = {
     "net": "small",
-    "memory": Budget(5, rule="rmm", allocation=0.5),
+    "memory": Budget(per_class=5, rule="rmm", allocation=0.5),
     "policy": "fixed",
     "epochs": 4,
     "device": "cpu",
     "preprocessing": DigitsSource.preprocessing,
 }
-PLAIN = Budget(5, rule="rmm", allocation=0.5, after_phase_0="plain")
+PLAIN = Budget(per_class=5, rule="rmm", allocation=0.5, after_phase_0="plain")
 TRYING = {"policy": "grid", "space": {"allocation": [0.0, 0.9]}, "action": {"classifier": "fc"}}
 
 
@@ -49,9 +49,9 @@ def per_class(learner: Learner) -> list[int]:
 @pytest.mark.parametrize(
     ("memory", "action", "kept"),
     [
-        (Budget(5, rule="rmm", allocation=(0.2, 0.9)), {"lr": 0.1}, 9),  # (5 · 2 + 8) / 2: that of phase 0
-        (Budget(5, rule="rmm", allocation=(0.2, 0.9)), {"allocation": 0.4}, 13),
-        (Budget(5, rule="rmm", allocation=0.9), {"lr": 0.1}, 20),  # all of them
+        (Budget(per_class=5, rule="rmm", allocation=(0.2, 0.9)), {"lr": 0.1}, 9),  # (5 · 2 + 8) / 2: that of phase 0
+        (Budget(per_class=5, rule="rmm", allocation=(0.2, 0.9)), {"allocation": 0.4}, 13),
+        (Budget(per_class=5, rule="rmm", allocation=0.9), {"lr": 0.1}, 20),  # all of them
         (PLAIN, {"allocation": 0.4}, 5),
     ],
 )
@@ -125,7 +125,13 @@ def test_that_a_local_environment_cannot_judge_an_allocation_is_said_once(
 
 
 def test_where_trials_are_left_open_an_allocation_is_judged_by_a_look_ahead(caplog: pytest.LogCaptureFixture) -> None:
-    given: dict[str, Any] = {"memory": Budget(5, rule="rmm"), "net": "small", "epochs": 2, "batch": 32, "device": "cpu"}
+    given: dict[str, Any] = {
+        "memory": Budget(per_class=5, rule="rmm"),
+        "net": "small",
+        "epochs": 2,
+        "batch": 32,
+        "device": "cpu",
+    }
     learner = Learner("lucir", **given, space={"allocation": [0.0, 0.9]}, preprocessing=DigitsSource.preprocessing)
     learn(learner, [0, 1])
     assert learner.settings.trials.environment == "both"
@@ -139,7 +145,9 @@ def test_where_trials_are_left_open_an_allocation_is_judged_by_a_look_ahead(capl
 def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_one_does_not() -> None:
     stored = {}
     for knows in (False, True):
-        learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9, knows_increment=knows)})
+        learner = Learner(
+            **{**SETTINGS, "memory": Budget(per_class=5, rule="rmm", allocation=0.9, knows_increment=knows)}
+        )
         told: dict[str, Any] = {"next_images": 40} if knows else {}
         learn(learner, [0, 1], **told)
         learn(learner, [2, 3], **told)
@@ -161,13 +169,13 @@ def test_only_the_released_rule_may_be_told_what_comes_next() -> None:
     pixels, labels, _ = phase([0, 1])
     with pytest.raises(UserError, match="leave next_images out"):
         Learner(**SETTINGS).partial_fit(pixels, labels, next_images=40)
-    released = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", knows_increment=True)})
+    released = Learner(**{**SETTINGS, "memory": Budget(per_class=5, rule="rmm", knows_increment=True)})
     with pytest.raises(UserError, match="pass next_images"):
         released.partial_fit(pixels, labels)
 
 
 def test_after_a_phase_that_failed_discarded_exemplars_stay_discarded_and_learning_goes_on() -> None:
-    learner = Learner(**{**SETTINGS, "memory": Budget(5, rule="rmm", allocation=0.9)})
+    learner = Learner(**{**SETTINGS, "memory": Budget(per_class=5, rule="rmm", allocation=0.9)})
     learn(learner, [0, 1])
     assert per_class(learner) == [20, 20]
     with pytest.raises(Diverged):
@@ -192,7 +200,7 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
     with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
         tuned_space(OWN, {}, tuned=True, space=space)
     with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
-        _ = Learner(memory=Budget(5, rule="rmm", knows_increment=True), space=space).settings
+        _ = Learner(memory=Budget(per_class=5, rule="rmm", knows_increment=True), space=space).settings
     own = tuned_space(OWN, {}, tuned=True, space=space, allocation=0.8)
     assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
     constant = tuned_space(OWN, {"allocation": 0.3}, tuned=False, space=space, allocation=0.8)
@@ -200,7 +208,7 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
 
 
 def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None:
-    memory = Budget(5, rule="rmm", allocation=0.8)
+    memory = Budget(per_class=5, rule="rmm", allocation=0.8)
     plain, more = (
         Learner("aanets", memory=memory, space=word).action_space for word in ("online", "online+allocation")
     )

@@ -189,7 +189,7 @@ def test_a_phase_without_trials_of_its_own_leaves_the_classifier() -> None:
 
 @pytest.mark.parametrize("changes", [{}, JUDGED["trials"]], ids=["full", "trials"])
 def test_with_a_reserve_which_is_never_trained_on_the_trained_model_itself_is_judged(changes: dict[str, Any]) -> None:
-    learner = small(**changes, memory=Budget(6, reserve=2))
+    learner = small(**changes, memory=Budget(per_class=6, reserve=2))
     before = learner.knowledge.hits
     events = list(learner.fitting(*digits([3])))
     assert tried_in(events)

@@ -61,7 +61,7 @@ def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
     for event in going:
         if isinstance(event, TrialDone):
             break
-    going.close()  # type: ignore[attr-defined]
+    going.close()
     assert_same(learner, straight)
     learner.partial_fit(*digits([4]))
     straight.partial_fit(*digits([4]))

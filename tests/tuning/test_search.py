@@ -43,7 +43,7 @@ def test_what_a_name_stands_for(name: str) -> None:
 
 def test_a_policy_brings_a_space_and_trials_along_unless_they_are_given() -> None:
     online = tuner_kind("online")
-    trials = TrialSettings("both", length=0.3, longest=16, validation=30, even=False, classifier="trials")
+    trials = TrialSettings(environment="both", length=0.3, longest=16, validation=30, even=False, classifier="trials")
     assert (online.own_space(None, None), online.trial_settings({})) == ("online", trials.whole())
     assert online.own_space("wide", ["lr"]) == "wide"
     assert online.trial_settings({"length": 0.5}) == trials.replace(length=0.5).whole()

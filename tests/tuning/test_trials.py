@@ -95,7 +95,8 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     method = Lucir()
     method.balancing = replace(method.balancing, share=1 / 8)
     assert context.schedule.epochs == 40
-    trials = make_ahead(context=replace(context, method=method), environment=environment, balance_length=share)
+    context = replace(context, method=method)
+    trials: Trials = make_ahead(context=context, environment=environment, balance_length=share)
 
     def images(trial: Trial, **changes: Any) -> int:
         before = trials.trained

@@ -97,9 +97,9 @@ class MethodSuite:
     def grown(self, learner: Learner) -> tuple[Model, Tensor, Tensor]:
         """A copy of a learner's model with rows for the second phase, and inputs and labels of two phases."""
         growth, method = Growth(2, 3), self.made
-        images, labels = (np.concatenate(parts) for parts in zip(self.arriving(0), self.arriving(1), strict=True))
-        inputs = torch.from_numpy(images).permute(0, 3, 1, 2).float() / 255
-        rows = torch.from_numpy(labels)
+        (first, known), (second, new) = self.arriving(0), self.arriving(1)
+        inputs = torch.from_numpy(np.concatenate([first, second])).permute(0, 3, 1, 2).float() / 255
+        rows = torch.from_numpy(np.concatenate([known, new]))
         model, old = copy.deepcopy(model_of(learner)), model_of(learner).eval()
 
         @torch.no_grad()
