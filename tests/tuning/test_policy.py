@@ -24,7 +24,6 @@ from .learners import (
     assert_same,
     decided_in,
     digits,
-    of,
     reopened,
     saved,
     small,
@@ -32,27 +31,6 @@ from .learners import (
 )
 
 OWN = make_method("lucir").default_action
-POLICIES: dict[str, dict[str, Any]] = {
-    "grid": {},
-    "race": {"safe": 1.0},
-    "exp3": {"iterations": 4},
-    "hedge": {},
-    "random": {"trials": 2},
-}
-
-
-@pytest.mark.parametrize("policy", POLICIES)
-def test_a_policy_tries_decides_and_the_phase_is_trained_with_that(policy: str) -> None:
-    learner = small(policy=policy, policy_options=POLICIES[policy])
-    events = list(learner.fitting(*digits([3])))
-    trials, decided = of(TrialDone, events), decided_in(events)
-    assert trials
-    assert all(0 <= trial.reward <= 1 and Action(**trial.action) in learner.action_space.actions for trial in trials)
-    assert learner.action_ == Action(**decided.action)
-    if policy in ("grid", "random"):
-        assert max(trial.reward for trial in trials) == max(
-            trial.reward for trial in trials if trial.action == decided.action
-        )
 
 
 def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
@@ -66,13 +44,6 @@ def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
     learner.partial_fit(*digits([4]))
     straight.partial_fit(*digits([4]))
     assert_same(learner, straight)
-
-
-def test_where_nothing_can_be_held_out_the_default_stays(caplog: pytest.LogCaptureFixture) -> None:
-    learner = Learner(**{**SMALL, "memory": 1}).partial_fit(*digits([0, 1], count=1))
-    learner.partial_fit(*digits([2], count=1))
-    assert learner.action_ == learner.action_space.actions[learner.action_space.default]
-    assert "nothing to validate on" in caplog.text
 
 
 def test_a_model_for_predictions_needs_no_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`online`, `bilevel` and `offline-rl` behind the same call: what they decide is trained with, and nothing is lost."""
+"""Tuners by their names, and behind the same call: what each decides is trained with, and told as plain values."""
 
 from __future__ import annotations
 
@@ -8,48 +8,127 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from poise import Learner, UserError
 from poise.actions import Action
-from poise.journal import read_journal
-from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
-from poise.training import ActionDecided, EpochDone, TrialDone, TuningDone
+from poise.methods import make_method
+from poise.policies import POLICIES, PRESETS, Preset, Setup
+from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
+from poise.spaces import make_space
+from poise.training import EpochDone, TrialDone, TuningDone
+from poise.tuning import BilevelTuner, OfflineTuner, PolicyTuner, TrialSettings, Tuner, tuner_kind, tuner_names
 from poise.tuning.bilevel import tuned_axes
+from poise.tuning.search import FixedTuner
 
-from .learners import GRID, SETTINGS, digits, of, saved
+from .learners import SMALL, decided_in, digits, of, saved, small, tried_in
 
-SHORT: dict[str, Any] = {**SETTINGS, "memory": 4, "epochs": 2, "batch": 64}
+SETUP = Setup(make_space({"lr": [0.1, 0.05]}, make_method("lucir").default_action), short=4, full=40, seed=0)
+KINDS: dict[str, type[Tuner]] = {"fixed": FixedTuner, "bilevel": BilevelTuner, "offline-rl": OfflineTuner}
 TUNERS: dict[str, dict[str, Any]] = {
-    "online": {"policy": "online", "space": GRID, "trials": {"length": 1.0}},
-    "bilevel": {"policy": "bilevel", "policy_options": {"rounds": 2, "steps": 2}},
-    "offline-rl": {"policy": "offline-rl", "policy_options": {"episodes": 3}, "space": GRID},
+    "fixed": {},
+    "grid": {},
+    "race": {"policy_options": {"safe": 1.0}},
+    "exp3": {"policy_options": {"iterations": 4}},
+    "hedge": {},
+    "random": {"policy_options": {"trials": 2}},
+    "online": {"trials": {"length": 1.0}},
+    "bilevel": {"policy_options": {"rounds": 2, "steps": 2}, "space": None},
+    "offline-rl": {"policy_options": {"episodes": 3}},
 }
-FIRST, SECOND, THIRD = [0, 1, 2, 3], [4, 5], [6]
-
-
-def phase(labels: list[int], count: int = 10) -> tuple[Tensor, Tensor]:
-    return digits(labels, count)
+FIRST, SECOND, THIRD = ([0, 1, 2, 3], [4, 5], [6])
 
 
 def made(tuner: str, **changes: Any) -> Learner:
-    return Learner(**{**SHORT, **TUNERS[tuner], **changes})
+    return Learner(**{**SMALL, "policy": tuner, **TUNERS[tuner], **changes})
 
 
-# The learner --------------------------------------------------------------------------------------------------------
+# By their names -------------------------------------------------------------------------------------------------------
+
+
+def test_every_policy_and_every_other_tuner_has_a_name() -> None:
+    assert tuner_names() == [*POLICIES, *KINDS]
+
+
+@pytest.mark.parametrize("name", tuner_names())
+def test_what_a_name_stands_for(name: str) -> None:
+    kind = tuner_kind(name)
+    assert kind.tunes is (name != "fixed")
+    assert kind.asks is (name not in KINDS)
+    assert (kind.least_classes, kind.before_phase_0) == ((4, True) if name == "offline-rl" else (1, False))
+    options = kind.resolve({})
+    assert json.loads(json.dumps(options)) == kind.resolve(options) == options
+    with pytest.raises(UserError, match=r"^[^\n]*no such thing[^\n]*$"):
+        kind.resolve({"no such thing": 1})
+    tuner = kind.make(kind, SETUP, options)
+    assert type(tuner) is KINDS.get(name, PolicyTuner)
+    described = tuner.describe()
+    assert described["name"] == name
+    assert {key: described[key] for key in options} == options
+    assert json.loads(json.dumps(described)) == described
+
+
+def test_a_policy_brings_a_space_and_trials_along_unless_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    online, race = tuner_kind("online"), tuner_kind("race")
+    trials = TrialSettings(environment="both", length=0.3, longest=16, validation=30, even=False, classifier="trials")
+    assert (online.own_space(None, None), online.trial_settings({})) == ("online", trials.whole())
+    assert online.own_space("wide", ["lr"]) == "wide"
+    assert online.trial_settings({"length": 0.5}) == trials.replace(length=0.5).whole()
+    assert [trials.short(full) for full in (10, 30, 53, 54, 160)] == [3, 9, 16, 16, 16]
+    assert (race.own_space(None, None), race.trial_settings({})) == ("paper", TrialSettings())
+    monkeypatch.setitem(POLICIES, "mine", POLICIES["grid"])
+    monkeypatch.setitem(PRESETS, "mine", Preset("wide", {"horizon": 1}))
+    mine = tuner_kind("mine")
+    assert (mine.own_space(None, None), mine.trial_settings({}).horizon, mine.asks) == ("wide", 1, True)
+    for space, tune in (("paper", None), ({"lr": [0.1]}, None), (None, ["lr"])):
+        with pytest.raises(UserError, match=r"^policy=bilevel moves [^\n]*; leave space and tune out$"):
+            tuner_kind("bilevel").own_space(space, tune)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("bilevl", "did you mean 'bilevel'?"),
+        ("offline", "did you mean 'offline-rl'?"),
+        (3, "unknown policy '3'; known: "),
+    ],
+)
+def test_an_unknown_name_is_refused_in_one_line(name: Any, words: str) -> None:
+    with pytest.raises(UserError, match=r"^[^\n]*$") as caught:
+        tuner_kind(name)
+    assert words in str(caught.value)
+
+
+def test_online_is_the_default_and_everything_in_it_is_named() -> None:
+    learner = Learner(device="cpu")
+    found = learner.resolved_policy()
+    assert found == json.loads(json.dumps(found)) == Learner(policy="online", device="cpu").resolved_policy()
+    assert (learner.settings.policy, found["name"], found["space"]["name"]) == ("online", "online", "online")
+    assert [found[key] for key in ("fewest", "again", "carry", "handicap", "head_start")] == [4, 5, 0.8, 0.03, 0.05]
+    stable, plastic = found["space"]["grids"]
+    assert (stable["feature_kd"], stable["adjustment"], stable["lr"]) == ([0.5, 1.0], [0.0, 0.5], [0.05, 0.02])
+    assert (plastic["feature_kd"], plastic["adjustment"], plastic["lr"]) == ([0.0], [1.0], [0.1, 0.05, 0.02])
+    assert found["space"]["actions"] == len(found["space"]["arms"]) == 12  # the default among them
+    assert found["trials"] == learner.settings.trials.as_json()
+
+
+# In the learner -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("tuner", TUNERS)
 def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
-    learner, plain = made(tuner), made(tuner)
-    for each in (learner, plain):
-        each.partial_fit(*phase(FIRST))
-    events = list(learner.fitting(*phase(SECOND)))
-    (decided,) = of(ActionDecided, events)
+    learner = made(tuner, action={"classifier": "fc"}).partial_fit(*digits(FIRST))
+    plain = made("fixed", action={"classifier": "fc"}).partial_fit(*digits(FIRST))
+    events = list(learner.fitting(*digits(SECOND)))
+    trials, decided = tried_in(events), decided_in(events)
     assert decided.policy == tuner
+    assert bool(trials) is (tuner not in KINDS)
     assert learner.action_ == Action(**decided.action)
     assert of(EpochDone, events)[0].lr == pytest.approx(learner.action_.lr)
-    list(plain.fitting(*phase(SECOND), action=decided.action))
+    assert all(0 <= trial.reward <= 1 and Action(**trial.action) in learner.action_space.actions for trial in trials)
+    if tuner in ("grid", "random"):
+        best = max(trial.reward for trial in trials)
+        assert best == max(trial.reward for trial in trials if trial.action == decided.action)
+    plain.partial_fit(*digits(SECOND), action=decided.action)
     (trained, _), (expected, _) = saved(learner), saved(plain)
     assert all(torch.equal(trained[name], expected[name]) for name in expected)
 
@@ -57,105 +136,53 @@ def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
 @pytest.mark.parametrize("tuner", ["bilevel", "offline-rl"])
 def test_steps_are_told_as_plain_values(tuner: str) -> None:
     learner = made(tuner)
-    events = [event for labels in (FIRST, SECOND, THIRD) for event in learner.fitting(*phase(labels))]
+    events = [event for labels in (FIRST, SECOND, THIRD) for event in learner.fitting(*digits(labels))]
     steps = of(TuningDone, events)
-    assert {step.tuner for step in steps} == {tuner}
+    assert {(step.tuner, step.kept) for step in steps} == {(tuner, True)}
     for step in steps:
-        assert step.kept
         assert json.loads(json.dumps(step.as_json(), allow_nan=False)) == step.as_json()
     found = [(step.phase, step.record["round" if tuner == "bilevel" else "number"]) for step in steps]
     assert found == ([(1, 0), (1, 1), (2, 0), (2, 1)] if tuner == "bilevel" else [(0, 0), (0, 1), (0, 2)])
+    assert all(event.trial.get("purpose") == "classifier" for event in of(TrialDone, events))
+    assert tuner == "bilevel" or learner.action_ in learner.action_space.actions
 
 
 def test_the_last_round_of_bilevel_is_what_it_decides() -> None:
-    learner = made("bilevel").partial_fit(*phase(FIRST))
-    events = list(learner.fitting(*phase(SECOND)))
-    steps, (decided,) = of(TuningDone, events), of(ActionDecided, events)
+    learner = made("bilevel").partial_fit(*digits(FIRST))
+    events = list(learner.fitting(*digits(SECOND)))
+    steps, decided = of(TuningDone, events), decided_in(events)
     assert decided.action == steps[-1].record["action"]
     axes = tuned_axes(Action(**decided.action))
     assert set(steps[0].record["gradient"]) == set(axes)
-    before = learner.action_space.actions[learner.action_space.default]
+    before = learner.settings.default_action
     assert decided.action["lr"] != before.lr  # a weight of 0 may stay there
     assert all(decided.action[axis] == before[axis] for axis in before if axis not in axes)
 
 
-def test_offline_rl_decides_one_of_its_arms_and_tries_nothing_after_the_first_phase() -> None:
-    learner = made("offline-rl").partial_fit(*phase(FIRST))
-    for labels in (SECOND, THIRD):
-        events = list(learner.fitting(*phase(labels)))
-        assert not of(TuningDone, events)
-        assert [event for event in of(TrialDone, events) if event.trial.get("purpose") != "classifier"] == []
-        assert learner.action_ in learner.action_space.actions
-
-
-def test_bilevel_without_anything_to_validate_on_leaves_the_action(caplog: pytest.LogCaptureFixture) -> None:
-    learner = made("bilevel", memory=1).partial_fit(*phase([0, 1], count=1))
-    events = list(learner.fitting(*phase([2], count=1)))
-    assert not of(TuningDone, events)
-    assert learner.action_ == learner.action_space.actions[learner.action_space.default]
+@pytest.mark.parametrize("tuner", ["grid", "bilevel"])
+def test_where_nothing_can_be_held_out_the_default_stays(tuner: str, caplog: pytest.LogCaptureFixture) -> None:
+    learner = made(tuner, memory=1).partial_fit(*digits([0, 1], count=1)).partial_fit(*digits([2], count=1))
+    assert learner.action_ == learner.settings.default_action
     assert "nothing to validate on" in caplog.text
 
 
-# The record ---------------------------------------------------------------------------------------------------------
+def test_a_fixed_phase_tries_and_remembers_nothing() -> None:
+    learner = small(policy="fixed").partial_fit(*digits([3]))
+    assert learner.knowledge.history == ()
+    with pytest.raises(UserError, match=r"^policy fixed chooses nothing; leave safe out, or name another policy$"):
+        _ = Learner(policy="fixed", policy_options={"safe": 1.0}).settings
 
 
-def test_online_is_the_default_and_everything_in_it_is_named() -> None:
-    learner = Learner(device="cpu")
-    assert learner.settings.policy == "online"
-    found = learner.resolved_policy()
-    assert found == json.loads(json.dumps(found))
-    assert found["name"] == "online"
-    assert [found[key] for key in ("fewest", "again", "carry", "handicap", "head_start")] == [4, 5, 0.8, 0.03, 0.05]
-    assert found["space"]["name"] == "online"
-    stable, plastic = found["space"]["grids"]
-    assert (stable["feature_kd"], stable["adjustment"], stable["lr"]) == ([0.5, 1.0], [0.0, 0.5], [0.05, 0.02])
-    assert (plastic["feature_kd"], plastic["adjustment"], plastic["lr"]) == ([0.0], [1.0], [0.1, 0.05, 0.02])
-    assert found["space"]["actions"] == len(found["space"]["arms"]) == 12  # the default among them
-    tried = {key: found["trials"][key] for key in ("environment", "length", "longest", "validation", "even")}
-    assert tried == {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "even": False}
-    assert found["trials"]["classifier"] == "trials"
-    same = Learner(policy="online", device="cpu")
-    assert same.resolved_policy() == found
+# Runs -----------------------------------------------------------------------------------------------------------------
 
 
-# Runs ---------------------------------------------------------------------------------------------------------------
-
-RUNS: dict[str, tuple[str, ...]] = {
-    "online": ("policy=online", "space={lr=[0.1,0.02],feature_kd=[0.5,1.0]}", "groups=[2,2]"),
-    "offline-rl": ("policy=offline-rl", "policy_options={episodes=3}", "groups=[4,1]"),
-}
-Outcome = tuple[dict[str, Any], bytes, bytes]
-
-
-def plan_of(tuner: str, *words: str) -> Plan:
-    return make_plan("digits/lucir", load_recipe("digits/lucir", ["epochs=2", "batch=64", *RUNS[tuner], *words]))
-
-
-def outcome(folder: Path) -> Outcome:
-    result = json.loads((folder / "result.json").read_bytes())
-    del result["seconds"], result["digest"]
-    return result, (folder / "journal.jsonl").read_bytes(), (folder / "model.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize("tuner", RUNS)
-def test_a_run_that_is_killed_while_it_tunes_goes_on_to_the_same_bytes(tuner: str, tmp_path: Path) -> None:
-    Run(plan_of(tuner), RunFolder(tmp_path / "whole")).start()
-    expected = outcome(tmp_path / "whole")
-    assert expected[0]["resolved_policy"]["name"] == expected[0]["policy"] == tuner
-    folder, tuning = RunFolder(tmp_path / "killed"), ("trial", "tuning")
-    going = Run(plan_of(tuner), folder, checkpoint_seconds=0).starting()
-    while sum(event["event"] in tuning for event in read_journal(folder.journal.path)) < 2:
-        next(going)
-    going.close()
-    opened, plan = reopen(folder.path)
-    Run(plan, opened).resume()
-    assert outcome(folder.path) == expected
+def plan_of(*words: str) -> Plan:
+    return make_plan("digits/lucir", load_recipe("digits/lucir", ["epochs=2", "batch=64", "groups=[4,1]", *words]))
 
 
 def test_offline_rl_cannot_start_after_the_first_phase(tmp_path: Path) -> None:
-    first = Run(plan_of("offline-rl", "policy=fixed", "policy_options={}"), RunFolder(tmp_path / "first"), until=1)
-    first.start()
-    late = plan_of("offline-rl", f"start={tmp_path / 'first'}")
+    Run(plan_of("policy=fixed"), RunFolder(tmp_path / "first"), until=1).start()
+    late = plan_of("policy=offline-rl", "policy_options={episodes=3}", f"start={tmp_path / 'first'}")
     with pytest.raises(UserError, match=r"^[^\n]*offline-rl[^\n]*leave start out$"):
         Run(late, RunFolder(tmp_path / "late")).start()
     assert not (tmp_path / "late").exists()

@@ -128,19 +128,12 @@ def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[
 
 
 class StreamState(NamedTuple):
-    """How far a pseudo stream has come.
+    """How far a pseudo stream has come."""
 
-    Attributes:
-        context: what the next pseudo phase starts from, apart from the classes that will arrive.
-        predictor: the model that predicts after the last one.
-        kept: the memory, all of it exemplars.
-        rho: the allocation that it was stored with.
-    """
-
-    context: PhaseContext
-    predictor: Model
-    kept: ImageSet
-    rho: float = 0.0
+    context: PhaseContext  # what the next pseudo phase starts from, apart from the classes that will arrive
+    predictor: Model  # that predicts after the last one
+    kept: ImageSet  # the memory, all of it exemplars
+    rho: float = 0.0  # the allocation that it was stored with
 
     @property
     def known(self) -> int:

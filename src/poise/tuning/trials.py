@@ -66,25 +66,15 @@ class Attempt:
 
 @dataclass(frozen=True)
 class _Reached:
-    """Where a trial stands on one environment; a longer trial of the same action may continue there.
+    """Where a trial stands on one environment; a longer trial of the same action may continue there."""
 
-    Attributes:
-        begun: what the present training began with.
-        number: which of the trainings on this environment that is.
-        epochs: how many epochs of it are done,
-        state: and the trainer's state then.
-        hits: what validation found then, of each classifier.
-        witnessed: what a witness saw.
-        rewards: of the trainings before.
-    """
-
-    begun: LocalPhase
-    number: int = 0
-    epochs: int = 0
-    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None
-    hits: HitsPerClass | None = None
-    witnessed: Any = None
-    rewards: tuple[Outcome, ...] = ()
+    begun: LocalPhase  # what the present training began with
+    number: int = 0  # which of the trainings on this environment that is
+    epochs: int = 0  # of it that are done,
+    state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None  # and the trainer's state then
+    hits: HitsPerClass | None = None  # that validation found then
+    witnessed: Any = None  # what a witness saw then
+    rewards: tuple[Outcome, ...] = ()  # of the trainings before
 
 
 class Trials:
