@@ -128,7 +128,7 @@ def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
     if tuner in ("grid", "random"):
         best = max(trial.reward for trial in trials)
         assert best == max(trial.reward for trial in trials if trial.action == decided.action)
-    plain.partial_fit(*digits(SECOND), action=decided.action)
+    list(plain.fitting(*digits(SECOND), action=decided.action))
     (trained, _), (expected, _) = saved(learner), saved(plain)
     assert all(torch.equal(trained[name], expected[name]) for name in expected)
 
