@@ -66,18 +66,6 @@ def test_the_centred_reward_by_hand() -> None:
     assert belief.log_weights.tolist() == pytest.approx([0.0, -0.2])
 
 
-def test_no_overflow_after_ten_thousand_rounds_of_reward_one() -> None:
-    policy = make_policy("exp3", setup(3), {"xi": 1.0, "iterations": 10_000})
-    policy.begin(1)
-    while trials := policy.ask():
-        policy.tell([Outcome(trial, 1.0) for trial in trials])
-    chances = policy.distribution()
-    assert chances is not None
-    assert np.isfinite(chances).all()
-    assert chances.sum() == pytest.approx(1)
-    assert policy.decide() in range(3)
-
-
 @given(
     st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=60),
     st.floats(1e-3, 1e3),

@@ -63,13 +63,10 @@ def test_safe_leaves_the_default_for_a_clear_gain() -> None:
     assert verdict.gain == pytest.approx(4.55 / 6 - 3.2 / 6)
     assert verdict.error == pytest.approx(np.std([0.3, 0.1, 0.35, 0.1, 0.15, 0.35], ddof=1) / np.sqrt(6))
     assert verdict.chance == pytest.approx(1 / 64), "all six classes gained: one of 2⁶ ways to flip the signs"
-
-
-def test_safe_needs_more_than_two_classes_to_be_sure_of_anything() -> None:
-    policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
-    policy.begin(1)
-    answered(policy, lambda arm: (0.9, 0.95) if arm == 7 else (0.5, 0.5))
-    assert policy.decide() == SPACE.default
+    unsure = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
+    unsure.begin(1)
+    answered(unsure, lambda arm: (0.9, 0.95) if arm == 7 else (0.5, 0.5))
+    assert unsure.decide() == SPACE.default, "two classes are too few to be sure of anything"
 
 
 def test_safe_adds_the_default_to_every_round_and_no_trial_is_run_twice() -> None:
@@ -144,6 +141,10 @@ def test_every_tunes_some_phases_and_repeats_the_decision_in_between(every: int,
         ("exp3", {"rule": "printd"}, "did you mean 'printed'"),
         ("exp3", {"xi": 0}, "above 0"),
         ("online", {"carry": 2.0}, "between 0 and 1"),
+        ("online", {"fewest": 0}, "fewest"),
+        ("online", {"again": 0}, "again"),
+        ("online", {"handicap": float("inf")}, "handicap"),
+        ("online", {"head_start": float("nan")}, "head_start"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_do(name: str, options: dict[str, bool | float | str], message: str) -> None:
