@@ -42,7 +42,7 @@ from poise.training import (
 )
 from poise.tuning.classifier import AUTO, first_classifier
 from poise.tuning.environments import TrialInputs, draw_held_out
-from poise.tuning.results import Chosen, Episode, Experienced, History, balanced_accuracy
+from poise.tuning.results import Chosen, Episode, Experienced, History, count_hits
 from poise.tuning.search import OTHERS, Choice, Few, Options, Task, Tuner, TunerKind
 
 LEAST_CLASSES: Final = 4  # two that are known and two that arrive
@@ -240,7 +240,8 @@ class PseudoTasks:
         known = at.context.means
         means = known.vectors if known else evaluator.class_means(at.predictor, at.kept, at.known)
         rows = evaluator.guesses(at.predictor, means, judged)[self.classifier_for(action)]
-        return balanced_accuracy(rows.cpu(), judged.labels.cpu())
+        hits, counts = count_hits(rows.cpu(), judged.labels.cpu()), torch.bincount(judged.labels).tolist()
+        return sum(right / count for right, count in zip(hits, counts, strict=True)) / at.known
 
 
 # Pseudo streams -------------------------------------------------------------------------------------------------------

@@ -82,13 +82,6 @@ def count_hits(rows: Tensor, labels: Tensor) -> list[int]:
     return right
 
 
-def balanced_accuracy(rows: Tensor, labels: Tensor) -> float:
-    """The share of right guesses, each label with the same weight."""
-    right = (rows == labels).double()
-    shares = [float(right[labels == label].mean()) for label in torch.unique(labels).tolist()]
-    return sum(shares) / len(shares)
-
-
 def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
     """The mean over the trainings that are rewarded, of the last one's trial."""
     if len(outcomes) == 1:
