@@ -240,8 +240,8 @@ class PseudoTasks:
         known = at.context.means
         means = known.vectors if known else evaluator.class_means(at.predictor, at.kept, at.known)
         rows = evaluator.guesses(at.predictor, means, judged)[self.classifier_for(action)]
-        hits, counts = count_hits(rows.cpu(), judged.labels.cpu()), torch.bincount(judged.labels).tolist()
-        return sum(right / count for right, count in zip(hits, counts, strict=True)) / at.known
+        hits, counts = count_hits(rows.cpu(), judged.labels.cpu()), torch.bincount(judged.labels.cpu())
+        return sum(right / int(count) for right, count in zip(hits, counts, strict=True)) / at.known
 
 
 # Pseudo streams -------------------------------------------------------------------------------------------------------
