@@ -93,25 +93,12 @@ def test_black_of_the_border_is_normalised_like_black_of_the_image() -> None:
     torch.testing.assert_close(shifted, torch.full((1, 1, 4, 4), -0.3 / 0.1))
 
 
-def test_a_centred_draw_changes_nothing() -> None:
-    chain = preprocessing(3, Augmentation(pad=4))
-    pixels = random_pixels(3, 3, 8, 8)
-    centred = Draws(torch.full((3, 2), 4), torch.zeros(3, dtype=torch.bool), torch.ones(3))
-    assert torch.equal(chain.training(pixels, centred), chain.plain(pixels))
-
-
 def test_channels_last_pixels_give_the_same_values() -> None:
     chain = preprocessing(3, Augmentation(pad=2))
     pixels = random_pixels(4, 3, 8, 8)
     draws = chain.augmentation.draw(4, np.random.default_rng(1))
     other = chain.training(pixels.contiguous(memory_format=torch.channels_last), draws)
     assert torch.equal(chain.training(pixels, draws), other)
-
-
-def test_plain_is_normalisation_only() -> None:
-    chain = preprocessing(1, Augmentation())
-    values = chain.plain(torch.tensor([0, 255], dtype=torch.uint8).view(2, 1, 1, 1))
-    torch.testing.assert_close(values.flatten(), torch.tensor([-3.0, 7.0]))
 
 
 def test_a_gradient_can_pass_after_a_first_use_in_inference_mode() -> None:
@@ -166,16 +153,6 @@ def test_the_global_generators_are_left_alone() -> None:
     assert torch.equal(torch.random.get_rng_state(), before[1])
 
 
-def test_batches_are_slices() -> None:
-    chain = preprocessing(3, Augmentation(brightness=0.2))
-    pixels = random_pixels(7, 3, 8, 8)
-    draws = chain.augmentation.draw(7, np.random.default_rng(3))
-    whole = chain.training(pixels, draws)
-    parts = [chain.training(pixels[start : start + 3], draws.batch(start, start + 3)) for start in (0, 3, 6)]
-    assert torch.equal(torch.cat(parts), whole)
-    assert draws.to("meta").offsets.device.type == "meta"
-
-
 def test_mirror_exchanges_left_and_right_only() -> None:
     pixels = random_pixels(2, 3, 4, 5)
     mirrored = mirror(pixels)
@@ -205,11 +182,6 @@ def test_a_channel_that_never_changes_gets_the_smallest_std() -> None:
     chain = Preprocessing.measured(torch.full((3, 1, 2, 2), 51, dtype=torch.uint8), Augmentation())
     assert chain.mean == pytest.approx((0.2,))
     assert chain.std == (1e-3,)
-
-
-def test_json_round_trip_is_exact() -> None:
-    chain = Preprocessing.measured(random_pixels(3, 3, 4, 4), Augmentation(2, flip=False, brightness=63 / 255))
-    assert Preprocessing.from_json(json.loads(json.dumps(chain.as_json()))) == chain
 
 
 @pytest.mark.parametrize(

@@ -58,12 +58,6 @@ class TestCausalRule:
 
     rmm = Budget(20, rule="rmm", allocation=(0.8, 0.8, 0.6))
 
-    def test_after_a_phase_the_last_increment_stands_for_the_next(self) -> None:
-        assert self.rmm.after(50, 25_000, self.rmm.rho(0)) == (20 * 50 + 20_000) // 50 == 420  # phase 0 itself
-        assert self.rmm.after(60, 5000, self.rmm.rho(1)) == (20 * 60 + 4000) // 60
-        assert self.rmm.after(70, 5000, self.rmm.rho(2)) == (20 * 70 + 3000) // 70
-        assert self.rmm.after(80, 5000, self.rmm.rho(7)) == (20 * 80 + 3000) // 80  # the last one stays
-
     @pytest.mark.parametrize(
         ("kept", "images", "rho", "left", "stored"),
         [
@@ -87,7 +81,7 @@ class TestCausalRule:
         assert set(found.new.origins.tolist()) <= set(new.origins.tolist())
         assert len(found.unstored) == 0
 
-    @settings(max_examples=60)
+    @settings(max_examples=25)
     @given(data=st.data())
     def test_no_stream_ever_holds_more_than_its_budget(self, make_images: MakeImages, data: st.DataObject) -> None:
         reserve = data.draw(st.integers(0, 2))
@@ -144,22 +138,6 @@ class TestReleasedRule:
 
     shares = (0.8, 0.8, 0.6, 0.6, 0.6, 0.6)
     budget = Budget(20, rule="rmm", allocation=shares, knows_increment=True)
-
-    def test_exemplars_of_each_class_after_every_phase(self) -> None:
-        found = [
-            self.budget.after(50 + 10 * phase, 25_000 if phase == 0 else 5000, self.budget.rho(phase), 5000)
-            for phase in range(6)
-        ]
-        assert found == [100, 86, 62, 57, 53, 50]
-
-    def test_new_images_of_every_phase_and_a_budget_that_is_not_kept(self) -> None:
-        planned = self.budget.images_per_phase([[500] * 50, *([[500] * 10] * 5)])
-        assert [new for _, new in planned] == [25_000, 999, 2000, 2000, 2000, 2000]
-        assert sum(planned[2]) == 60 * 86 + 2000 == 7160 > self.budget.of_phase(60, 5000) == 6200
-
-    def test_tfs(self) -> None:
-        half = Budget(20, rule="rmm", allocation=0.5, knows_increment=True)
-        assert [half.after(20 * seen, 10_000, 0.5, 10_000) for seen in range(1, 6)] == [270, 145, 103, 82, 70]
 
     def test_it_cuts_nothing_on_arrival_and_goes_on_using_what_it_discarded(self, make_images: MakeImages) -> None:
         memory, new = Memory.of(make_images([0] * 40)), make_images([1, 2] * 20, first=100)

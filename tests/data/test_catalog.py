@@ -242,16 +242,6 @@ def test_a_registered_folder_that_is_gone_says_so(home: Path) -> None:
     assert "gone" in entry.hint
 
 
-def test_a_registered_cifar_folder_that_is_gone_says_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = cifar_files(home / "data", monkeypatch)
-    add_source("cifar100", folder)
-    folder.rename(home / "moved")
-    assert "which is gone" in refusal("cifar100")
-    (entry,) = (entry for entry in listing() if entry.name == "cifar100")
-    assert entry.where is None
-    assert "which is gone" in entry.hint
-
-
 @pytest.mark.parametrize(
     "text",
     ["{", "[]", "{}", '{"format": 1}', '{"format": 1, "folders": []}', '{"format": 1, "folders": {"a": 3}}', "\udcff"],

@@ -133,7 +133,7 @@ def test_the_fingerprint_follows_the_training_sums(small: tuple[Release, Path]) 
 
 @pytest.mark.cifar100
 class TestCifar100:
-    def test_counts(self, cifar100: Source) -> None:
+    def test_counts_and_means_of_the_training_pixels(self, cifar100: Source) -> None:
         train, test = cifar100.train(), cifar100.test()
         assert (len(train), len(test)) == (50_000, 10_000)
         assert train.labels.bincount().tolist() == [500] * 100
@@ -141,9 +141,7 @@ class TestCifar100:
         assert train.origins.tolist() == list(range(50_000))
         assert len(cifar100.class_names) == 100
         assert cifar100.class_names[0] == "apple"
-
-    def test_means_of_the_training_pixels(self, cifar100: Source) -> None:
-        measured = Preprocessing.measured(cifar100.train().pixels, Augmentation())
+        measured = Preprocessing.measured(train.store, Augmentation())
         assert measured.mean == pytest.approx((0.5071, 0.4865, 0.4409), abs=1e-4)
         assert cifar100.preprocessing is not None
         assert cifar100.preprocessing.mean == pytest.approx(measured.mean, abs=2e-4)

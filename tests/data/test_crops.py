@@ -13,7 +13,6 @@ from PIL import Image
 from poise import draws as addresses
 from poise.data import Augmentation, Crops, DenseStore, FlatStore
 from poise.data.crops import RATIOS, Rows, crop_batch, crop_plainly, draw_boxes
-from poise.errors import UserError
 
 SIZE = (48, 56)
 Pixels = npt.NDArray[np.uint8]
@@ -77,13 +76,6 @@ def test_a_box_may_have_parts_of_pixels_and_any_image_may_come_twice() -> None:
     crops = Crops(boxes, torch.tensor([True, False, False, True]), SIZE)
     found = crop_plainly(in_rows(images).rows(), picks, crops)
     assert_near(found, by_pillow([images[pick] for pick in picks], crops))
-
-
-def test_a_store_gives_the_same_image_by_image() -> None:
-    store = in_rows(some_images(8))
-    crops, picks = some_crops(store, seed=1), torch.arange(8)
-    together = crop_plainly(store.rows(), picks, crops).int()
-    assert (store.gather(picks, crops).int() - together).abs().max() <= 1
 
 
 def test_nothing_on_the_device_is_read_back() -> None:
@@ -197,17 +189,6 @@ def test_where_nothing_fits_it_is_the_largest_centre_of_such_a_ratio() -> None:
     assert np.unique(boxes_of(400, 20, 50, least=0.9), axis=0).tolist() == [[0.0, 186.0, 20.0, 27.0]]
 
 
-def test_the_same_address_gives_the_same_and_other_images_their_own() -> None:
-    sizes = torch.tensor([[256, 300 + 10 * number] for number in range(70)])
-    augmentation = Augmentation(pad=0, resized=0.08)
-    first, again = (augmentation.draw(70, addresses.generator(3, "epoch", 1), sizes) for _ in range(2))
-    assert first.boxes is not None
-    assert again.boxes is not None
-    assert torch.equal(first.boxes, again.boxes)
-    assert len(torch.unique(first.boxes, dim=0)) > 60
-    assert torch.equal(first.mirrored, again.mirrored)
-
-
 def test_other_draws_are_those_without_boxes() -> None:
     plain = Augmentation(pad=0, brightness=0.2).draw(9, addresses.generator(3, "epoch", 1))
     boxed = Augmentation(pad=0, brightness=0.2, resized=0.08).draw(
@@ -215,9 +196,3 @@ def test_other_draws_are_those_without_boxes() -> None:
     )
     assert torch.equal(plain.mirrored, boxed.mirrored)
     assert torch.equal(plain.brightness, boxed.brightness)
-
-
-@pytest.mark.parametrize("keys", [{"resized": 1.5, "pad": 0}, {"resized": 0.08, "pad": 4}])
-def test_settings_without_meaning_are_refused(keys: dict[str, float]) -> None:
-    with pytest.raises(UserError):
-        Augmentation(**keys)  # type: ignore[arg-type]

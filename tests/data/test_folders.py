@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -177,20 +176,6 @@ def test_what_is_left_out_of_class_folders_is_said_once(one_level: Path, caplog:
     assert "(2 .heic, 1 no ending, 1 .txt); HEIC cannot be decoded" in line
 
 
-def test_endings_in_capitals_count(one_level: Path) -> None:
-    (one_level / "cat" / "000.png").rename(one_level / "cat" / "000.PNG")
-    assert "000.PNG" in {
-        file.name for files in (scan(one_level).train, scan(one_level).test or {}) for file in files["cat"]
-    }
-
-
-def test_an_image_that_cannot_be_decoded_is_named(one_level: Path) -> None:
-    bad = scan(one_level).train["dog"][4]
-    bad.write_bytes(bad.read_bytes()[:60])
-    with pytest.raises(UserError, match=f"{bad} cannot be decoded"):
-        FolderSource(one_level).train()
-
-
 @pytest.mark.parametrize("layout", ["one_level", "divided"])
 def test_neither_training_nor_fingerprint_opens_a_test_file(layout: str, request: pytest.FixtureRequest) -> None:
     folder: Path = request.getfixturevalue(layout)
@@ -239,30 +224,10 @@ def test_the_folder_above_that_of_the_classes_is_told_from_it(tmp_path: Path) ->
     assert refusal(tmp_path / "photos").endswith(f"if its folders are the classes, give {inner}")
 
 
-def test_a_single_training_image_is_enough_in_divided_folders(tmp_path: Path) -> None:
-    for part in ("train", "test"):
-        fill(tmp_path / part / "cat", 1)
-        fill(tmp_path / part / "dog", 1)
-    assert len(FolderSource(tmp_path).train()) == 2
-
-
 def test_classes_of_the_test_part_must_be_known(divided: Path) -> None:
     fill(divided / "test" / "elk", 1)
     assert "classes that" in refusal(divided)
     assert "elk" in refusal(divided)
-
-
-def test_one_class_in_the_training_part_is_refused(divided: Path) -> None:
-    shutil.rmtree(divided / "train" / "cat")
-    assert "only one class folder, dog" in refusal(divided)
-
-
-def test_pixels_are_those_of_the_files(tmp_path: Path) -> None:
-    image = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
-    for name in "ab":
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.fromarray(image).save(tmp_path / "train" / name / "x.png")
-    np.testing.assert_array_equal(FolderSource(tmp_path).train().pixels[1].numpy(), image.transpose(2, 0, 1))
 
 
 # What somebody prepared -----------------------------------------------------------------------------------------------
@@ -294,11 +259,6 @@ def test_a_folder_below_that_cannot_be_listed_is_refused(one_level: Path, monkey
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UserError, match=r"dog cannot be read \(Permission denied\); check its permissions"):
         image_files(one_level)
-
-
-def test_a_folder_with_the_name_of_an_image_is_no_image(divided: Path) -> None:
-    (divided / "train" / "cat" / "old.png").mkdir()
-    assert len(FolderSource(divided).train()) == 5
 
 
 def test_copies_in_both_parts_are_said(divided: Path, caplog: pytest.LogCaptureFixture) -> None:

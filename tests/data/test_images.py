@@ -21,12 +21,6 @@ def seen(subset: ImageSet) -> list[int]:
     return [int(value) for value in subset.pixels[:, 0, 0, 0]]
 
 
-def test_an_image_set_has_a_length_and_a_shape() -> None:
-    some = images([5, 6, 5])
-    assert len(some) == 3
-    assert some.shape == (3, 2, 2)
-
-
 def test_select_keeps_pixels_labels_and_origins_together() -> None:
     chosen = images([5, 6, 7]).select(torch.tensor([2, 0, 2]))
     assert seen(chosen) == [2, 0, 2]
@@ -40,22 +34,12 @@ def test_of_labels_keeps_the_source_order() -> None:
     assert chosen.labels.tolist() == [5, 6, 5, 6]
 
 
-def test_of_labels_of_nothing_is_an_empty_set_of_the_same_shape() -> None:
-    nothing = images([5, 6]).of_labels([])
-    assert len(nothing) == 0
-    assert nothing.shape == (3, 2, 2)
-
-
 @pytest.mark.parametrize(
     ("count", "places"),
     [(0, []), (1, [0, 1, 2]), (2, [0, 1, 2, 3, 4, 5]), (3, [0, 1, 2, 3, 4, 5, 6]), (9, [0, 1, 2, 3, 4, 5, 6])],
 )
 def test_the_first_of_each_label_stay_in_their_order(count: int, places: list[int]) -> None:
     assert seen(images([7, 5, 9, 5, 7, 9, 7]).first_of_each_label(count)) == places
-
-
-def test_the_first_of_each_label_of_nothing_are_none() -> None:
-    assert len(images([]).first_of_each_label(2)) == 0
 
 
 def test_relabelled_gives_each_image_the_position_of_its_label() -> None:

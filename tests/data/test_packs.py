@@ -8,8 +8,7 @@ import pickle
 import shlex
 import shutil
 import signal
-import subprocess
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +101,10 @@ def test_files_are_rotated_made_rgb_and_cut_where_they_are_very_long(tmp_path: P
         PackSource(tmp_path / "odd.pack").test()
 
 
-def test_several_processes_make_the_same_bytes(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make(folder, tmp_path / "one.pack")
-    monkeypatch.setattr("poise.data.packing.FEW", 0)
-    make(folder, tmp_path / "two.pack", jobs=2)
-    assert contents(tmp_path / "one.pack") == contents(tmp_path / "two.pack")
-
-
-def test_a_process_that_is_ended_from_outside_is_one_line(
+def test_several_processes_make_the_same_bytes_and_one_that_is_ended_from_outside_is_one_line(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    make(folder, tmp_path / "whole.pack")
     monkeypatch.setattr("poise.data.packing.FEW", 0)
     steps = Packing(folder, tmp_path / "some.pack", size=12, jobs=2).run()
     next(steps)
@@ -119,7 +112,8 @@ def test_a_process_that_is_ended_from_outside_is_one_line(
         child.kill()
     with pytest.raises(UserError, match=r"was ended from outside.*the same command goes on; with fewer --jobs"):
         list(steps)
-    assert make(folder, tmp_path / "some.pack").counts() == [5, 5, 5]
+    make(folder, tmp_path / "some.pack", jobs=2)
+    assert contents(tmp_path / "some.pack") == contents(tmp_path / "whole.pack")
 
 
 def test_only_some_classes(folder: Path, tmp_path: Path) -> None:
@@ -189,30 +183,19 @@ def test_a_bad_place_is_refused_before_anything_is_decoded(folder: Path, tmp_pat
 # Interrupted ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_pack_that_was_killed_goes_on_with_its_class(folder: Path, tmp_path: Path) -> None:
-    """Killed when there are `count` class files, the last of them unfinished."""
+def test_a_pack_that_was_killed_goes_on_with_its_class(
+    folder: Path, tmp_path: Path, driven: Callable[..., tuple[int, str]]
+) -> None:
+    """Killed in the middle of the second class that each command packs: a class is written, then its line."""
     make(folder, tmp_path / "whole.pack")
-    for count in (1, 3, 5):
-        watched = subprocess.Popen([sys.executable, "-c", KILLED, str(folder), str(tmp_path / "some.pack"), str(count)])
-        assert watched.wait(60) == -signal.SIGKILL
-        made = list((tmp_path / "some.pack.partial").glob("*.bin"))
-        assert len(made) == count
+    words = ("data", "pack", str(folder), "--out", str(tmp_path / "some.pack"), "--size", "12", "--jobs", "1")
+    for count in (2, 3, 4):
+        assert driven("os:fsync", 3, signal.SIGKILL, *words)[0] == -signal.SIGKILL
+        assert len(list((tmp_path / "some.pack.partial").glob("*.bin"))) == count
     first = next(iter(Packing(folder, tmp_path / "some.pack", size=12).run()))
-    assert first.resumed == 17, "three whole classes, and one of the test part"
+    assert first.resumed == 15, "three whole classes"
     make(folder, tmp_path / "some.pack")
     assert contents(tmp_path / "some.pack") == contents(tmp_path / "whole.pack")
-
-
-KILLED = """
-import os, signal, sys
-from pathlib import Path
-from poise.data import packing
-if __name__ == "__main__":
-    folder, out, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
-    for step in packing.Packing(folder, out, size=12, jobs=1).run():
-        if len(list(Path(f"{out}.partial").glob("*.bin"))) == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-"""
 
 
 @pytest.mark.parametrize("change", ["file", "line", "data"])

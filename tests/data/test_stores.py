@@ -68,12 +68,6 @@ def test_crops_are_cut_out_of_the_whole_image_scaled_and_mirrored(store: PixelSt
         assert close(found[row], image)
 
 
-def test_the_whole_image_as_a_box_is_the_image() -> None:
-    store = dense()
-    box = torch.tensor([[0.0, 0, 8, 8]]).expand(4, 4)
-    assert torch.equal(store.gather(torch.arange(4), Crops(box, torch.zeros(4, dtype=torch.bool), (8, 8))), store.all())
-
-
 def test_without_crops_the_centre_of_larger_images_is_cut_out() -> None:
     store = flat()
     for index in range(5):
