@@ -68,44 +68,31 @@ def test_what_is_validated(
     old=st.dictionaries(st.integers(0, 4), st.integers(1, 30), min_size=1, max_size=5),
     new=st.dictionaries(st.integers(5, 8), st.integers(1, 60), min_size=1, max_size=4),
     per_class=st.integers(1, 30),
+    reserved=st.integers(0, 3),
+    even=st.booleans(),
 )
-def test_if_not_even_each_class_validates_as_much_as_it_can_and_trains_on_the_rest(
-    old: dict[int, int], new: dict[int, int], per_class: int
+def test_the_parts_are_disjoint_and_complete_and_each_class_validates_as_it_can(
+    old: dict[int, int], new: dict[int, int], per_class: int, reserved: int, even: bool
 ) -> None:
-    found = drawn(Memory(image_set(old), NONE), image_set(new, first=1000), NONE, per_class=per_class, even=False)
-    can = {label: min(per_class, size // 2) for label, size in {**old, **new}.items() if size > 1}
+    kept, arrived = image_set(old), image_set(new, first=1000)
+    reserves = [image_set(dict.fromkeys(part, reserved), first=place) for part, place in ((old, 2000), (new, 3000))]
+    found = drawn(Memory(kept, reserves[0]), arrived, reserves[1], per_class=per_class, even=even)
+    can = {label: size // 2 for label, size in (new if reserved else {**old, **new}).items() if size > 1}
+    if even and can and not reserved:
+        per_class = min(per_class, *can.values())
+    held_out = {label: min(per_class, most) for label, most in can.items()}
     if found is None:
+        assert not reserved
         assert not can.keys() & old.keys() or not can.keys() & new.keys()
         return
-    assert counts(found.valid) == dict(sorted(can.items()))
+    sizes = {**old, **new}
+    valid = {label: reserved + held_out.get(label, 0) for label in sizes}
+    assert counts(found.valid) == {label: count for label, count in sorted(valid.items()) if count}
     trained = counts(ImageSet.joined([found.kept, found.new]))
-    assert trained == {label: size - can.get(label, 0) for label, size in sorted({**old, **new}.items())}
+    assert trained == {label: size - held_out.get(label, 0) for label, size in sorted(sizes.items())}
     parts = [set(part.origins.tolist()) for part in (found.kept, found.new, found.valid)]
-    assert len(set.union(*parts)) == sum(map(len, parts))
-
-
-@given(
-    old=st.dictionaries(st.integers(0, 4), st.integers(1, 30), min_size=1, max_size=5),
-    new=st.dictionaries(st.integers(5, 8), st.integers(1, 60), min_size=1, max_size=4),
-    reserved=st.integers(0, 3),
-)
-def test_the_parts_are_disjoint_complete_and_balanced(old: dict[int, int], new: dict[int, int], reserved: int) -> None:
-    kept, arrived = image_set(old), image_set(new, first=1000)
-    reserve_old = image_set(dict.fromkeys(old, reserved) if reserved else {}, first=2000)
-    reserve_new = image_set(dict.fromkeys(new, reserved) if reserved else {}, first=3000)
-    found = drawn(Memory(kept, reserve_old), arrived, reserve_new)
-    if found is None:
-        return
-    parts = [set(part.origins.tolist()) for part in (found.kept, found.new, found.valid)]
-    given_images = [kept, arrived, reserve_old, reserve_new]
-    assert sum(map(len, parts)) == len(set.union(*parts)) == sum(map(len, given_images))
-    if reserved:
-        assert not (parts[0] | parts[1]) & set(torch.cat([reserve_old.origins, reserve_new.origins]).tolist())
-    else:
-        assert len(set(counts(found.valid).values())) == 1
-    for label, size in {**old, **new}.items():
-        trained = int((torch.cat([found.kept.labels, found.new.labels]) == label).sum())
-        assert trained >= size / 2
+    assert len(set.union(*parts)) == sum(map(len, parts)) == sum(map(len, [kept, arrived, *reserves]))
+    assert {origin for part in reserves for origin in part.origins.tolist()} <= parts[2]
 
 
 def test_a_round_is_always_the_same_and_another_one_is_not() -> None:
