@@ -56,6 +56,9 @@ class Axis:
 #: The longest phase; also of a schedule.
 MOST_EPOCHS: Final = 1_000_000
 
+#: The word of `tune` for every distillation weight.
+DISTILLATION: Final = "kd"
+
 #: The settings by their names. Every other axis of an action is the weight of the loss term of that name.
 AXES: Final[dict[str, Axis]] = {}
 
@@ -86,6 +89,11 @@ def is_weight(name: str) -> bool:
     return name not in AXES
 
 
+def axis_named(name: str) -> Axis:
+    """The setting of that name, else the weight of the loss term of that name: of distillation, but for two terms."""
+    return AXES.get(name) or Axis(name, kind=DISTILLATION if name not in ("auxiliary", "margin") else None)
+
+
 class _Setting(Generic[T]):
     """A setting as an attribute of an action."""
 
@@ -107,7 +115,7 @@ class Action(Mapping[str, AxisValue]):
     """
 
     def __init__(self, **axes: AxisValue) -> None:
-        self._axes: dict[str, AxisValue] = {name: checked(name, axes[name]) for name in sorted(axes)}
+        self._axes: dict[str, AxisValue] = {name: axis_named(name).checked(axes[name]) for name in sorted(axes)}
 
     @classmethod
     def restored(cls, axes: Mapping[str, AxisValue]) -> Action:
@@ -175,8 +183,3 @@ class Action(Mapping[str, AxisValue]):
         if unknown := sorted({*axes} - {*self._axes}):
             raise UserError(f"unknown action axis '{unknown[0]}'; {suggestion(unknown[0], self._axes)}")
         return Action(**{**self._axes, **axes})
-
-
-def checked(name: str, value: AxisValue) -> AxisValue:
-    """The value of an axis of that name, refused where the axis does not accept it."""
-    return AXES.get(name, Axis(name)).checked(value)

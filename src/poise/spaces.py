@@ -10,7 +10,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from poise.actions import AXES, Action, AxisValue, checked, is_weight
+from poise.actions import AXES, DISTILLATION, Action, AxisValue, axis_named
 from poise.errors import UserError, shown, suggestion
 
 Grid = Mapping[str, Sequence[AxisValue]]
@@ -58,10 +58,6 @@ SPACES: Final[Mapping[str, Grids]] = {
 #: What a name of a space may end with: RMM's ρ is then one more axis of it, with these values.
 WITH_ALLOCATION: Final = "+allocation"
 ALLOCATIONS: Final = (0.2, 0.5, 0.8)
-
-#: The word of `tune` for every distillation weight. Settings have their own (`Axis.kind`); the others are tuned only
-#: when nothing is switched.
-DISTILLATION: Final = "kd"
 
 
 @dataclass(frozen=True)
@@ -150,7 +146,7 @@ def make_space(
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), dict[Action, None]()
     for grid in given:
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
-        tuned = {axis: each for axis, each in values.items() if kinds is None or _kind(axis) in kinds}
+        tuned = {axis: each for axis, each in values.items() if kinds is None or axis_named(axis).kind in kinds}
         count = sum(math.prod(map(len, each.values())) for each in [*grids, tuned])
         if count > MOST_ACTIONS:  # before they are made
             raise UserError(f"the space has {shown(count)} actions; name fewer values, {MOST_ACTIONS} actions at most")
@@ -256,17 +252,10 @@ def _axis_values(axis: str, values: Sequence[AxisValue], base: Action) -> tuple[
         raise UserError(
             f"the space has an axis '{axis}' that the method's action does not have; {suggestion(axis, base)}"
         )
-    accepted = tuple(checked(axis, value) for value in values)
+    accepted = tuple(axis_named(axis).checked(value) for value in values)
     if not accepted or len(set(accepted)) < len(accepted):
         raise UserError(f"the axis '{axis}' of the space needs values, each once, e.g. {axis}=[{base[axis]!r}]")
     return accepted
-
-
-def _kind(axis: str) -> str | None:
-    """The word of `tune` that tunes this axis; None: only tuned where nothing is switched."""
-    if is_weight(axis):
-        return DISTILLATION if axis not in ("auxiliary", "margin") else None
-    return AXES[axis].kind
 
 
 def _short(value: AxisValue) -> str:
