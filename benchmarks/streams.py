@@ -260,8 +260,7 @@ def planned_images(stream: RandomStream, entry: Entry) -> float:
     from poise.runs import load_recipe, make_plan
 
     plan = make_plan("digits/lucir", load_recipe("digits/lucir", [*stream.words(), *entry.words]))
-    work = plan.work(plan.images()[0])[1:]
-    return sum(each.tuning + each.judging + sum(each.stages.values()) for each in work)
+    return sum(part.of for part in plan.work(plan.training_images()) if part.phase > 0)
 
 
 @dataclass
