@@ -62,6 +62,14 @@ def test_a_witness_and_what_it_looks_at_stay_here(make_trials: Callable[..., Tri
     assert not run_one(pickle.loads(pickle.dumps(trials)), RUNGS[0]).witnessed
 
 
+@pytest.mark.gpu
+def test_a_backend_on_a_gpu_has_a_stream_of_its_own_where_it_arrives() -> None:
+    backend = make_backend("cuda", "bf16", deterministic=True)
+    again = pickle.loads(pickle.dumps(backend))
+    assert (again.device, again.precision, again.deterministic) == (backend.device, "bf16", True)
+    assert again.lane not in (None, backend.lane)
+
+
 # Executors ------------------------------------------------------------------------------------------------------------
 
 
