@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import logging
 import os
@@ -218,17 +217,11 @@ def own_sources(made: Mapping[str, object]) -> dict[str, str]:
 @cache
 def _digest_own(made: type | FunctionType) -> str:
     """The digests of the files of a class and its bases, or of a function; those of poise and Python are left out."""
-    found = dict[Path, None]()
-    for part in made.__mro__ if isinstance(made, type) else (made,):
-        if str(part.__module__).partition(".")[0] in (poise.__name__, *sys.stdlib_module_names):
-            continue
-        try:
-            path = Path(inspect.getsourcefile(part) or "")
-        except (TypeError, OSError):  # typed into a shell
-            continue
-        if path.is_file():
-            found[path] = None
-    return " ".join(hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() for path in found)
+    parts = made.__mro__ if isinstance(made, type) else (made,)
+    own = [part for part in parts if part.__module__.partition(".")[0] not in ("poise", *sys.stdlib_module_names)]
+    files = dict.fromkeys(str(getattr(sys.modules.get(part.__module__), "__file__", None)) for part in own)
+    found = [Path(file).read_bytes() for file in files if Path(file).is_file()]
+    return " ".join(hashlib.blake2b(data, digest_size=16).hexdigest() for data in found)
 
 
 @cache
@@ -244,25 +237,16 @@ def commit() -> str | None:
     """Of poise: that of its checkout, with `+changed` where files of it differ; that it was installed from; or None."""
     home = Path(poise.__file__).resolve().parent
     checkout = home.parent.parent
-    if (checkout / ".git").exists() and home == checkout / "src" / "poise":
-        found = _git(checkout, "rev-parse", "HEAD")
-        if found is not None and found.returncode == 0:
-            same = _git(checkout, "diff", "--quiet", "HEAD", "--", "src/poise")
-            return found.stdout.strip() + ("" if same is not None and same.returncode == 0 else "+changed")
+    # Asking git about a folder neither writes there nor runs what is configured there.
+    words = ["git", "--no-optional-locks", "-c", "core.fsmonitor=false", "-C", str(checkout)]
     try:
-        installed: Any = json.loads(metadata.distribution("poise").read_text("direct_url.json") or "{}")
+        if (checkout / ".git").exists() and home == checkout / "src" / "poise":
+            head = subprocess.run([*words, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
+            same = subprocess.run([*words, "diff", "--quiet", "HEAD", "--", "src/poise"], check=False, timeout=10)
+            return head.stdout.strip() + ("+changed" if same.returncode else "")
+        installed: Any = json.loads(metadata.distribution("poise-cil").read_text("direct_url.json") or "{}")
         return str(installed["vcs_info"]["commit_id"])
-    except (metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _git(folder: Path, *words: str) -> subprocess.CompletedProcess[str] | None:
-    """Ask git about a folder; it neither writes there nor runs what is configured there."""
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
-    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *words]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=10, env=quiet)
-    except (OSError, subprocess.TimeoutExpired):
+    except (OSError, subprocess.SubprocessError, metadata.PackageNotFoundError, ValueError, KeyError, TypeError):
         return None
 
 

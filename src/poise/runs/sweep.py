@@ -129,7 +129,8 @@ def sweep_cells(
     awaited = find_awaited(cells, out)
     stop, view = Stop(), SweepDisplay([cell.name for cell in cells])
     bench = CellBench(out, checkpoint_seconds, view, stop, awaited)
-    executor = executor or LocalExecutor(cell_lanes(lanes, cells), lambda: not stop.is_set(), bench.ready)
+    gpu = next((cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"), "cpu")
+    executor = executor or LocalExecutor(lanes_on(gpu, lanes), lambda: not stop.is_set(), bench.ready)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
         view.say(line)
     with stopping(stop), closing(view):
@@ -197,15 +198,8 @@ def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOu
     return SweepOutline("\n".join(lines), refused)
 
 
-def cell_lanes(count: int | None, cells: Sequence[Cell]) -> Lanes:
-    """As many lanes as given; or eight on a GPU, and one elsewhere."""
-    gpus = [cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"]
-    device = gpus[0] if gpus and torch.cuda.is_available() else "cpu"
-    return lanes_on(device, count)
-
-
 def lanes_on(device: str, count: int | None) -> Lanes:
-    """Lanes for runs on this device."""
+    """As many lanes as given on this device; or eight on a GPU, and one elsewhere."""
     try:
         backend = make_backend(device, "fp32", deterministic=False)
     except UserError:  # the cell says so itself
