@@ -67,7 +67,7 @@ test-lowest:
 	$(UV) venv --quiet --clear --python $(PYTHON) $(LOWEST)
 	grep -E '^(torch|pytest|pytest-xdist|hypothesis)==' constraints.txt > $(LOWEST)/constraints.txt
 	$(UV) pip install --quiet --python $(LOWEST)/bin/python --resolution lowest-direct -c $(LOWEST)/constraints.txt -e '.[tensorboard]' pytest pytest-xdist hypothesis
-	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default $(wildcard tests/cli tests/test_cli.py) tests/test_store.py tests/data tests/runs/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
+	OMP_NUM_THREADS=1 $(LOWEST)/bin/python -m pytest -n 2 -W default tests/cli tests/test_store.py tests/data tests/runs/test_recipe.py tests/report/test_page.py tests/report/test_tables.py
 
 # The wheel with all its libraries, in a new environment for each supported Python that is here. Downloads gigabytes.
 test-install: setup

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -29,14 +30,14 @@ from typing import Any
 import numpy as np
 import torch
 from PIL import Image
-from poise.data.packfile import MAGIC, PAGE, Footer
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from poise.data import Augmentation, Crops, Feed, ImageSet, batch_bounds
 from poise.data.packing import Packing
-from poise.data.packs import DIGEST, TEST, TRAIN, Block, Described, Pack, block_digest, digest_of, write_index
+from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Block, Pack, write_end
 from poise.data.sources import PackSource
+from poise.data.sources.layout import INDEX
 from poise.data.stores import free_memory
 
 SIZE, CROP, BATCH = 256, 224, 64
@@ -155,24 +156,17 @@ def feed_rates(folder: Path, path: Path, seconds: float, cores: int) -> dict[str
 
 def make_sparse(path: Path, nbytes: int, per_class: int) -> Pack:
     """A pack of so many bytes of black images, of which the file system stores nothing."""
-    length = 3 * SIZE * SIZE
-    classes = max(4, nbytes // (length * per_class))
-    described, blocks, place = list[Described](), list[Block](), PAGE
+    length, blocks = 3 * SIZE * SIZE, list[Block]()
+    path.mkdir()
     for part, each in ((TRAIN, per_class), (TEST, 2)):
-        place = -(-place // PAGE) * PAGE
-        digests = np.frombuffer(digest_of(bytes(length)) * each, np.uint8).reshape(each, DIGEST)
-        some = Described(np.full((each, 2), SIZE, np.int32), digests, digests)
-        for number in range(classes):
-            blocks.append(Block(part, f"c{number:06d}", place, each * length, each, block_digest(some)))
-            described.append(some)
-            place += each * length
-    values = {"format": 1, "size": SIZE, "square": True, "channels": 3}
-    index = write_index(values, blocks, Described.joined(described))
-    with path.open("wb") as file:
-        file.write(MAGIC)
-        file.truncate(place)
-        file.seek(place)
-        file.write(index + Footer(place, len(index), digest_of(index)).as_bytes())
+        black = np.zeros(each * length, np.uint8)
+        for number in range(max(4, nbytes // (length * per_class))):
+            begun = Block.begun(part, f"c{number:06d}", "")
+            block = begun.extended([(SIZE, SIZE)] * each, [bytes(DIGEST)] * each, 0)
+            blocks.append(dataclasses.replace(block, digest=block.digest_of(black)))
+            with (path / block.file).open("wb") as file:
+                file.truncate(len(black))
+    write_end(path / INDEX, {"format": FORMAT, "size": SIZE, "square": True, "channels": 3}, blocks)
     return Pack.open(path)
 
 

@@ -15,7 +15,6 @@ import json
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from types import FrameType
@@ -55,9 +54,12 @@ class Walk:
         key = code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname
         if key[0] == code.co_filename or key in self.functions or code.co_name.startswith("<"):
             return
-        if not any(
-            outer.f_code.co_name == "<module>" and outer.f_code.co_filename.startswith(ROOT) for outer in _up(frame)
+        outer: FrameType | None = frame
+        while outer is not None and not (
+            outer.f_code.co_name == "<module>" and outer.f_code.co_filename.startswith(ROOT)
         ):
+            outer = outer.f_back
+        if outer is None:  # no module is being imported
             self.functions[key] = None
 
     def figures(self) -> dict[str, int]:
@@ -66,12 +68,6 @@ class Walk:
         rooms = [str(Path(file).parent) if "/" in file else file for file in files]
         changes = sum(one != other for one, other in pairwise(rooms))
         return {"functions": len(files), "files": len({*files}), "changes of room": changes}
-
-
-def _up(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 if __name__ == "__main__":

@@ -53,8 +53,6 @@ def main() -> None:
         marks.append(time.perf_counter())
         work = time.process_time() - work
         light = page.stat().st_size
-        report.write(Path(place) / "report", printed=True)
-        marks.append(time.perf_counter())
         spent = [round(later - before, 2) for before, later in itertools.pairwise(marks)]
         print(
             json.dumps(
@@ -63,7 +61,6 @@ def main() -> None:
                     "read_seconds": spent[0],
                     "page_seconds": spent[1],
                     "read_and_page_processor_seconds": round(work, 2),
-                    "page_and_figures_seconds": spent[2],
                     "page_bytes": light,
                     "page_with_figures_bytes": page.stat().st_size,
                 }

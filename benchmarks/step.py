@@ -101,7 +101,7 @@ def large_images(images: int, size: int, generator: torch.Generator) -> ImageSet
     lengths = 3 * sizes.prod(dim=1)
     some = torch.randint(0, 256, (2**24 + 1,), dtype=torch.uint8, generator=generator)
     flat = some.repeat(int(lengths.sum()) // len(some) + 1)[: int(lengths.sum())]
-    store = FlatStore(flat, lengths.cumsum(0) - lengths, sizes, (3, size, size), in_memory=False)  # as from a file
+    store = FlatStore(flat, lengths.cumsum(0) - lengths, sizes, (3, size, size))
     labels = torch.randint(0, sum(CLASSES), (images,), generator=generator)
     return ImageSet(store, labels, torch.arange(images))
 

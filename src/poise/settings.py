@@ -135,6 +135,7 @@ class MemoryKeys(Keys):
     """`memory = 20` is short for `memory.per_class = 20`, `memory = "all"` for `memory.rule = "all"`."""
 
     prefix = "memory."
+    __init__ = Keys.__init__  # by position too, for type checkers
 
     per_class: Count | None = key(20, "images kept of each class; 0: none")
     total: Positive | None = key(None, "images kept in total, shared evenly; in place of memory.per_class")
@@ -198,6 +199,7 @@ class TrialSettings(Keys):
     """How actions are tried: `trials` of a learner or a recipe. What is not said is as the policy brings it along."""
 
     prefix = "trials."
+    __init__ = Keys.__init__  # by position too, for type checkers
 
     environment: Literal["local", "lookahead", "both"] = key(
         "local",
@@ -295,6 +297,8 @@ class ScheduleKeys(Keys):
 
 class LearnerKeys(ScheduleKeys):
     """What a learner is made with."""
+
+    __init__ = Keys.__init__  # by position too, for type checkers
 
     method: str = key(
         "lucir",

@@ -141,7 +141,8 @@ def test_tables_and_keys_with_dots_in_a_grid_may_be_written_as_elsewhere(tmp_pat
 )
 def test_a_memory_may_be_in_several_tables(tmp_path: Path, text: str, sizes: list[tuple[int | None, int]]) -> None:
     cells = cells_of(tmp_path, f"recipe = 'digits/lucir'\n{text}")
-    assert [(cell.plan.recipe.memory.per_class, cell.plan.recipe.memory.reserve) for cell in cells] == sizes
+    memories = [cell.plan.recipe.settings.memory for cell in cells]
+    assert [(memory.per_class, memory.reserve) for memory in memories] == sizes
 
 
 LUCIR = "recipe = 'digits/lucir'\n"

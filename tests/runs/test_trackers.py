@@ -8,14 +8,13 @@ import sqlite3
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from poise.errors import Interrupted, UserError
 from poise.journal import read_journal
-from poise.runs import TRACKERS, Plan, Run, RunFolder, Tracker, make_tracker, reopen
+from poise.runs import TRACKERS, Observer, Plan, Run, RunFolder, Tracker, make_tracker, reopen
 from poise.runs.trackers import TRACKED, Scalar, scalars
 from poise.training import Event
 
@@ -127,15 +126,23 @@ def test_a_refused_run_opens_nothing(plan: Plans, tmp_path: Path) -> None:
 # The real packages ----------------------------------------------------------------------------------------------------
 
 
+class Stopper(Observer):
+    """Asks the run to stop in phase 1."""
+
+    def __init__(self, job: Run) -> None:
+        self.job = job
+
+    def event(self, event: Event) -> None:
+        if event.phase == 1:
+            self.job.stop.set()
+
+
 def stopped_and_resumed(name: str, plan: Plans, tmp_path: Path) -> str:
     """A run that is handed on, stopped and resumed; its id."""
     folder = RunFolder(tmp_path / "run")
     first = make_tracker(name, folder)
-    stop = SimpleNamespace(
-        **{each: lambda *_: None for each in ("begin", "exam", "end", "close")},
-        event=lambda event: job.stop.set() if event.phase == 1 else None,
-    )
-    job = Run(plan("groups=[2,1]"), folder, [first, stop])
+    job = Run(plan("groups=[2,1]"), folder, [first])
+    job.observers = [first, Stopper(job)]
     with pytest.raises(Interrupted):
         job.start()
     opened, same = reopen(folder.path)

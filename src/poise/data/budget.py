@@ -66,6 +66,8 @@ class Budget(MemoryKeys):
     What its keys mean is said above and, of each, by `poise recipes --keys` (`memory.…`).
     """
 
+    __init__ = MemoryKeys.__init__  # by position too, for type checkers
+
     @classmethod
     def of(cls, size: int | str) -> Budget:
         """So many images of each class, or all of them."""

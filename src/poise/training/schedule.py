@@ -6,13 +6,15 @@ import math
 from dataclasses import replace
 
 from poise.methods import Method, Stage
-from poise.settings import ScheduleKeys, ceiling
+from poise.settings import Keys, ScheduleKeys, ceiling
 
 MAIN, BALANCE = Stage().name, Method.balancing.name
 
 
 class Schedule(ScheduleKeys):
     """How long and how hard a phase trains, whatever the action: the keys of `poise.settings`, and what they mean."""
+
+    __init__ = Keys.__init__  # by position too, for type checkers
 
     def apply_to(self, stage: Stage) -> Stage:
         """A stage of the method with what the schedule says of its length, its milestones and its learning rate.
