@@ -25,8 +25,7 @@ from torch import Tensor, nn
 from poise.errors import RunFailed, UserError, check_whole, first_line
 from poise.runs.machine import versions
 from poise.runs.plan import plan_of_words
-from poise.runs.sweep import CellBench, Failure, lanes_on
-from poise.runs.sweep_file import Cell
+from poise.runs.sweep import Cell, CellBench, Failure, lanes_on
 from poise.training import Backend, Bench, LocalExecutor
 from poise.tuning import Attempt, TrialResult, Trials
 from poise.words import install_extra

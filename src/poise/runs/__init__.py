@@ -9,8 +9,7 @@ from poise.runs.ranks import Follower, open_ranks
 from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe
 from poise.runs.run import Run, complete
 from poise.runs.stopping import ignore_signals
-from poise.runs.sweep import SweepOutline, describe_sweep, refuse_failed, sweep_cells
-from poise.runs.sweep_file import Cell, pick_cell, read_sweep
+from poise.runs.sweep import Cell, SweepOutline, describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
 from poise.runs.trackers import TRACKERS, TensorBoard, Tracker, make_tracker
 
 __all__ = [

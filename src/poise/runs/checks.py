@@ -25,8 +25,7 @@ from poise.runs.folder import CROSSVAL, RESULT, RunFolder
 from poise.runs.plan import Plan
 from poise.runs.record import load_result
 from poise.runs.run import Run
-from poise.runs.sweep import sweep_cells
-from poise.runs.sweep_file import Cell
+from poise.runs.sweep import Cell, sweep_cells
 from poise.spaces import ActionSpace
 from poise.tuning import Reward, TrialResult
 

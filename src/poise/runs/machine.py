@@ -96,10 +96,11 @@ def describe_machine(folder: Path, backend: Backend, code: Mapping[str, str | No
     from threadpoolctl import threadpool_info  # imported here because it looks through all loaded libraries
 
     told = ("internal_api", "version", "architecture")
+    gpu = torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None
     return Machine(
         command=["poise", *sys.argv[1:]],
         folder=str(folder.resolve()),
-        hardware=Hardware(processor=_processor(), cores=os.cpu_count(), device=str(backend.device), gpu=_gpu(backend)),
+        hardware=Hardware(processor=_processor(), cores=os.cpu_count(), device=str(backend.device), gpu=gpu),
         ranks=backend.world.size,
         versions=dict(code),
         libraries=[{name: each[name] for name in told if name in each} for each in threadpool_info()],
@@ -160,10 +161,6 @@ def now(when: float | None = None) -> str:
     return found.isoformat(timespec="seconds")
 
 
-def _gpu(backend: Backend) -> str | None:
-    return torch.cuda.get_device_name(backend.device) if backend.device.type == "cuda" else None
-
-
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -189,29 +186,20 @@ def versions(*modules: str) -> dict[str, str | None]:
 
 
 def versions_of(settings: Settings) -> dict[str, str | None]:
-    """Versions of all code that numbers come from under these settings; of the user's own code, digests."""
-    made = {
-        f"method {settings.method}": type(settings.made_method),
-        f"policy {settings.policy}": POLICIES.get(settings.policy),
-    }
-    net = file_digest(settings.net)
-    modules = (*named_modules(settings.net), type(settings.made_method).__module__)
-    return {**versions(*modules), **own_sources(made), **({OWN_NETWORK: net} if net is not None else {})}
+    """Versions of all code that numbers come from under these settings; of the user's own code, digests.
 
-
-def own_sources(made: Mapping[str, object]) -> dict[str, str]:
-    """By name, a digest of the files that each of these classes or functions comes from; poise's own are left out.
-
-    What was typed into a shell has no file, and is left out too.
+    What was typed into a shell has no file, and is left out.
     """
-    found = dict[str, str]()
-    for name, maker in made.items():
-        each = maker
-        while isinstance(each, partial):
-            each = each.func
-        if isinstance(each, type | FunctionType) and (digest := _digest_own(each)):
-            found[name] = digest
-    return found
+    method, policy = type(settings.made_method), POLICIES.get(settings.policy)
+    while isinstance(policy, partial):
+        policy = policy.func
+    own = dict[str, str | None]()
+    for name, made in ((f"method {settings.method}", method), (f"policy {settings.policy}", policy)):
+        if isinstance(made, type | FunctionType) and (digest := _digest_own(made)):
+            own[name] = digest
+    if (net := file_digest(settings.net)) is not None:
+        own[OWN_NETWORK] = net
+    return {**versions(*named_modules(settings.net), method.__module__), **own}
 
 
 @cache

@@ -74,20 +74,14 @@ class Plan:
     def notes(self) -> list[str]:
         """Lines for the user about what was chosen for the data, and about keys that change nothing."""
         chosen = [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
-        return [*chosen, *self.settings.remarks(), *self._remark_on_allocation()]
-
-    def _remark_on_allocation(self) -> list[str]:
-        """A line where RMM's ρ are listed for another number of phases than there are."""
-        listed, phases = self.settings.memory.allocation, len(self.stream)
-        if not isinstance(listed, tuple) or len(listed) == phases:
-            return []
-        given, last = len(listed), f"{listed[-1]:g}"
-        used = (
-            f"{last} stays in force from phase {given} on"
-            if given < phases
-            else f"those after the first {phases} are not used"
-        )
-        return [f"memory.allocation lists {counted(given, 'number')} for {counted(phases, 'phase')}: {used}"]
+        remarks, listed, phases = self.settings.remarks(), self.settings.memory.allocation, len(self.stream)
+        if isinstance(listed, tuple) and len(listed) != phases:  # RMM's ρ
+            given, last = len(listed), f"{listed[-1]:g}"
+            short = f"{last} stays in force from phase {given} on"
+            used = short if given < phases else f"those after the first {phases} are not used"
+            said = f"memory.allocation lists {counted(given, 'number')} for {counted(phases, 'phase')}: {used}"
+            remarks = [*remarks, said]
+        return [*chosen, *remarks]
 
     def __reduce__(self) -> tuple[Callable[..., Plan], tuple[str, Recipe]]:
         return make_plan, (self.name, self.recipe)  # words, of which the same plan is made elsewhere
@@ -108,19 +102,9 @@ class Plan:
 
     def images(self) -> tuple[ImageSet, ImageSet]:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
-        train, held_out = self._training_parts()
-        return train, held_out if held_out is not None else self.source.test()
-
-    def training_images(self) -> ImageSet:
-        """Training images alone, for a rank that examines nothing."""
-        return self._training_parts()[0]
-
-    def _training_parts(self) -> tuple[ImageSet, ImageSet | None]:
-        """What is trained on, and what `exam=dev` sets aside of it."""
-        train, held_out = self.source.train(), None
-        if self.recipe.exam == "dev":
-            train, held_out = split_for_development(train)
-        return keep_some(train, self.sizes), held_out
+        train = self.source.train()
+        train, held_out = split_for_development(train) if self.recipe.exam == "dev" else (train, None)
+        return keep_some(train, self.sizes), self.source.test() if held_out is None else held_out
 
     @cached_property
     def sizes(self) -> dict[int, int]:
@@ -135,14 +119,15 @@ class Plan:
             "fingerprint": self.source.fingerprint,
         }
 
+    def training_images(self) -> ImageSet:
+        """Training images alone, for a rank that examines nothing."""
+        train = self.source.train()
+        return keep_some(split_for_development(train)[0] if self.recipe.exam == "dev" else train, self.sizes)
+
     def images_per_phase(self, train: ImageSet) -> list[tuple[int, int]]:
         """About how many exemplars and new images each phase holds."""
-        return self.recipe.settings.memory.images_per_phase(self._arriving(train))
-
-    def _arriving(self, train: ImageSet) -> list[list[int]]:
-        """How many images of each of its classes arrive in a phase."""
         sizes = torch.bincount(train.labels, minlength=len(self.source.class_names)).tolist()
-        return [[sizes[label] for label in group] for group in self.stream]
+        return self.settings.memory.images_per_phase([[sizes[label] for label in group] for group in self.stream])
 
     def work(self, train: ImageSet) -> list[Progress]:
         """About how many images each part of each phase is trained on."""
@@ -174,10 +159,6 @@ class Plan:
 Opening = Callable[[str, int | None], Source]  # opens the data of this name in this size
 
 
-def _open(data: str, size: int | None) -> Source:
-    return open_source(data, size=size)
-
-
 def open_outlined(data: str, size: int | None) -> Source:
     """Open data for an estimate: of ImageNet's data sets, which need not be here, the published numbers do."""
     return open_source(data, size=size, outlined=True)
@@ -185,7 +166,7 @@ def open_outlined(data: str, size: int | None) -> Source:
 
 def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan:
     """Open the data and lay out the stream; every mistake in them is found here."""
-    source = (opening or _open)(recipe.data, recipe.image_size)
+    source = opening(recipe.data, recipe.image_size) if opening else open_source(recipe.data, size=recipe.image_size)
     order = class_order(recipe.order, len(source.class_names))
     uneven = _uneven_groups(recipe, len(order)) if recipe.choose else {}
     setting, groups = uneven.get("setting", recipe.setting), uneven.get("groups", recipe.groups)
@@ -259,7 +240,7 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
     _refuse_vanished(recipe.data, folder)
 
     def open_same(data: str, size: int | None) -> Source:
-        source = _open(data, size)
+        source = open_source(data, size=size)
         if source.fingerprint != saved.fingerprint:
             raise UserError(f"the data '{data}' are not those that {path} was started with; restore them first")
         return source

@@ -25,8 +25,8 @@ from poise.runs.observers import JournalObserver, Observer
 from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
-from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, heeding, stopping
-from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, Work, World
+from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, stopping
+from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, WaitingExecutor, Work, World
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -264,28 +264,26 @@ class Run:
         """What the policy is told of a trial, where that is not the local reward: an honest run has no other."""
         return None
 
-    def _next_images(self, phase: int, train: ImageSet) -> int | None:
-        """For a memory that is to know it, how many images the next phase brings; the last one counts itself."""
-        if not self.plan.settings.memory.knows_increment:
-            return None
-        return len(train.of_labels(self.plan.stream[min(phase + 1, len(self.plan.stream) - 1)]))
-
     def _learn(
         self, learner: Learner, phase: int, train: ImageSet, reward: Reward | None
     ) -> Generator[int, None, None]:
-        arrived = train.of_labels(self.plan.stream[phase])
+        stream, coming = self.plan.stream, None
+        if self.plan.settings.memory.knows_increment:  # the last phase counts itself
+            coming = len(train.of_labels(stream[min(phase + 1, len(stream) - 1)]))
+        arrived = train.of_labels(stream[phase])
         events = learner.fitting(
             arrived,
             arrived.labels,
             origins=arrived.origins,
-            next_images=self._next_images(phase, train),
+            next_images=coming,
             reward=reward,
         )
         clock = CheckpointClock(self.checkpoint_seconds)
+        if isinstance(self.executor, WaitingExecutor):  # a stop is heard, too, while other machines are waited for
+            self.executor.meanwhile = lambda: self._leave_if_asked(learner)
         while True:
             began = time.monotonic()
-            with heeding(self.executor, lambda: self._leave_if_asked(learner)):
-                event = next(events, None)
+            event = next(events, None)
             self.findings.seconds["policy" if _is_about_trials(event) else "train"] += time.monotonic() - began
             if event is None:
                 break

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
@@ -16,12 +16,10 @@ import torch
 from poise.errors import Interrupted
 from poise.training import (
     Event,
-    Executor,
     Progress,
     StageDone,
     TrialDone,
     TuningDone,
-    WaitingExecutor,
     World,
     current_world,
 )
@@ -101,19 +99,6 @@ def ignore_signals() -> None:
     if threading.current_thread() is threading.main_thread():
         for number in SIGNALS:
             signal.signal(number, signal.SIG_IGN)  # which stays so while the interpreter ends
-
-
-@contextmanager
-def heeding(executor: Executor | None, heed: Callable[[], None]) -> Iterator[None]:
-    """Let `heed` look for a stop, and leave, while this executor waits for other machines."""
-    if not isinstance(executor, WaitingExecutor):
-        yield
-        return
-    before, executor.meanwhile = executor.meanwhile, heed
-    try:
-        yield
-    finally:
-        executor.meanwhile = before
 
 
 def _leave_closed_terminals(before: list[int]) -> None:
