@@ -11,6 +11,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from poise import draws
@@ -188,7 +189,8 @@ class Phase:
         material = PhaseData(context, self.kept, self.new, self.reserve, self.discarded)
         still = all(action.backbone_rate == 0 for action in self._possible_actions())
         if features_suffice(context, self.stored.shape, still=still):
-            return material.as_features()
+            known = self.before.features
+            return material.as_features(known if known is not None and len(known) == len(self.kept) else None)
         if self.runtime.executor is not None:  # trials elsewhere are told the places of images in the data set
             return material
         return material.on_device()
@@ -318,6 +320,7 @@ class Phase:
             for name, rows in evaluator.guesses(predictor, means, memory.reserve).items():
                 hits[name] += int((rows == truth).sum())
         shown = material.complete(predictor)
+        kept = torch.cat([memory.exemplars.pixels, memory.reserve.pixels])  # features, where those stand for images
         return Knowledge(
             action=trainer.action,
             classes=arrival.classes,
@@ -331,6 +334,7 @@ class Phase:
             means=means,
             mean_images=mean_images,
             memory=material.images(memory).compacted(),
+            features=kept if material.whole is not None and material.whole.is_frozen else None,
             hits=hits,
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.discarded),

@@ -56,6 +56,7 @@ class Knowledge:
         means: the unit mean feature of each class.
         mean_images: the number of images that each of them was measured on.
         memory: the kept images; None where they were left out when the learner was saved.
+        features: those of the kept images, exemplars first, where the network is frozen for good.
         hits: of each classifier, in all judgements so far.
         history: what was tried, decided and judged.
         held: the most images that were held at any moment of the last phase.
@@ -79,6 +80,7 @@ class Knowledge:
     means: Tensor | None = None
     mean_images: tuple[int, ...] = ()
     memory: Memory | None = None
+    features: Tensor | None = None
     history: History = ()
     held: int = 0
     budget: int = 0
@@ -190,7 +192,7 @@ class LearnerState:
         predictor = self.knowledge.predictor.copy() if self.knowledge.predictor is not None else None
         if predictor is not None:
             predictor.head.drop_unused()
-        gone: dict[str, Any] = {"memory": None, "history": (), "images_digests": ()}
+        gone: dict[str, Any] = {"memory": None, "features": None, "history": (), "images_digests": ()}
         knowledge = replace(self.knowledge, predictor=predictor, start=predictor, **gone)
         return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
@@ -227,6 +229,8 @@ class LearnerState:
             found |= _add_prefix(name, model.state_dict())
         if known.means is not None:
             found["means"] = known.means
+        if known.features is not None:
+            found["memory.features"] = known.features
         if known.memory is not None:
             for part, kept in (("exemplars", known.memory.exemplars), ("reserve", known.memory.reserve)):
                 found |= _add_prefix(f"memory.{part}", {"labels": kept.labels, "origins": kept.origins})
@@ -341,6 +345,7 @@ def _knowledge(
         means=tensors.get("means"),
         mean_images=tuple(saved.mean_images),
         memory=memory,
+        features=tensors.get("memory.features"),
         hits=saved.hits,
         history=tuple(entry_from_json(entry) for entry in saved.history),
         held=saved.held,

@@ -59,6 +59,7 @@ def without_classes(known: Knowledge, classes: Label | Labels) -> Knowledge:
         means=known.means[left.to(known.means.device)],
         mean_images=tuple(known.mean_images[row] for row in rows) if known.mean_images else (),
         memory=known.memory.of_classes(rows) if known.memory is not None else None,
+        features=None,  # computed again by the next phase
         reject={},
         images_digests=(),
     )
@@ -104,7 +105,7 @@ def without_exemplars(known: Knowledge, ids: str | Iterable[str], evaluator: Eva
     means[touched] = found[touched]
     counts = torch.bincount(left.exemplars.labels, minlength=len(known.classes)).tolist()
     images = tuple(counts[row] if row in rows else count for row, count in enumerate(known.mean_images))
-    return replace(known, memory=left, means=means, mean_images=images, reject={})
+    return replace(known, memory=left, features=None, means=means, mean_images=images, reject={})
 
 
 def image_ids(store: PixelStore) -> list[str]:

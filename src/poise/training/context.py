@@ -162,13 +162,15 @@ class PhaseData:
     pictures: ImageSet | None = None
     whole: Model | None = None
 
-    def as_features(self) -> PhaseData:
-        """These data with features in the place of images."""
+    def as_features(self, known: torch.Tensor | None = None) -> PhaseData:
+        """These data with features in the place of images; those of the memory are computed unless they are `known`."""
         model, pictures = self.context.model.placed(self.context.backend.device), ImageSet.joined(self._parts)
         views = FeatureViews.of(self.context.preprocessing)
         sides, extract = [False, True] if views.augmentation.flip else [False], self.context.evaluator.extract
-        found = [extract(model, pictures, mirrored=side).features for side in sides]
+        unknown = pictures if known is None else ImageSet.joined(self._parts[2:])
+        found = [extract(model, unknown, mirrored=side).features for side in sides]
         stored = torch.stack(found, dim=-1)[:, :, None].cpu()
+        stored = stored if known is None else torch.cat([known, stored])
         context = replace(self.context, model=model.without_backbone(), preprocessing=views)
         return replace(self._standing_for(pictures, as_store(stored)), context=context, whole=model)
 
