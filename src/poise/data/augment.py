@@ -180,7 +180,11 @@ class Preprocessing:
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
-            object.__setattr__(self, name, _numbers(name, getattr(self, name)))
+            given = getattr(self, name)
+            try:
+                object.__setattr__(self, name, tuple(map(float, given)))
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{name}={given!r} must be a list of numbers, one for each channel") from error
         if not isinstance(self.augmentation, Augmentation):
             raise UserError(f"augmentation={self.augmentation!r} must be a poise.Augmentation")
         if not self.mean or len(self.mean) != len(self.std):
@@ -218,7 +222,6 @@ class Preprocessing:
         Augmentation is in this order: crop, mirror, brightness, AutoAugment, Cutout. Resized crops, mirrored or not,
         were made where the pixels were gathered (`Draws.crops`).
         """
-        self._check(pixels)
         if len(draws) != len(pixels):
             raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
         cropped = (_crop(pixels, draws, self.augmentation.pad) if draws.boxes is None else pixels).float()
@@ -232,7 +235,6 @@ class Preprocessing:
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The images as the network sees them in evaluation: normalised float32, nothing else."""
-        self._check(pixels)
         return self._normalise(pixels.float())
 
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
@@ -253,11 +255,9 @@ class Preprocessing:
                 f"{dict(value)} does not describe a preprocessing; the file is not as it was written"
             ) from error
 
-    def _check(self, pixels: Tensor) -> None:
-        if pixels.ndim != 4 or pixels.shape[1] not in (1, len(self.mean)):
-            raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
-
     def _normalise(self, values: Tensor) -> Tensor:
+        if values.ndim != 4 or values.shape[1] not in (1, len(self.mean)):
+            raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(values.shape)}; convert them first")
         scale, shift = _scale_and_shift(self.mean, self.std, values.device)
         return torch.addcmul(shift, values, scale)
 
@@ -297,14 +297,6 @@ def _size_of_each(count: int, sizes: Tensor | None) -> Tensor:
     if sizes is None or sizes.shape != (count, 2):
         raise UserError(f"resized crops of {count} images need the height and width of each")
     return sizes.cpu()
-
-
-def _numbers(name: str, values: object) -> tuple[float, ...]:
-    """One number for each channel, as plain values of our own."""
-    try:
-        return tuple(float(value) for value in values)  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}={values!r} must be a list of numbers, one for each channel") from error
 
 
 def mirror(pixels: Tensor) -> Tensor:

@@ -222,22 +222,22 @@ def _origins(operation: Operation | None, height: int, width: int) -> tuple[NDAr
         inside = (exact >= 0) & (exact < height)
         first = np.floor(exact - 0.5).astype(np.int64)
         sources = [np.clip(first + step, 0, height - 1) for step in (0, -1, 1, 2)]
-        weights = _cubic(exact - 0.5 - first) * inside
+        after = (
+            exact - 0.5 - first
+        )  # cubic weights (a = -1) of the pixels one before, one after and two after the first
+        square, cube = after**2, after**3
+        weights = np.stack([-after + 2 * square - cube, after + square - cube, cube - square]) * inside
     elif operation is not None:
-        nearest = _rotate if operation.name == "rotate" else _shift
-        rows, columns = nearest(operation, rows, columns)
+        if operation.name == "rotate":
+            rows, columns = _rotate(operation, rows, columns)
+        elif operation.name == "translate_x":  # the nearest pixels of a shifted image
+            columns = np.floor(columns + 0.5 + operation.strength * width).astype(np.int64)
+        else:
+            rows = np.floor(rows + 0.5 + operation.strength * height).astype(np.int64)
         inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
         sources = (rows,) * 4
     places = np.stack([np.where(inside, row * width + columns, height * width) for row in sources])
     return places.reshape(4, -1).astype(np.int64), weights.reshape(3, -1)
-
-
-def _shift(operation: Operation, rows: NDArray[Any], columns: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The nearest pixels of a shifted image."""
-    height, width = rows.shape
-    if operation.name == "translate_x":
-        return rows, np.floor(columns + 0.5 + operation.strength * width).astype(np.int64)
-    return np.floor(rows + 0.5 + operation.strength * height).astype(np.int64), columns
 
 
 def _rotate(operation: Operation, rows: NDArray[Any], columns: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
@@ -250,12 +250,6 @@ def _rotate(operation: Operation, rows: NDArray[Any], columns: NDArray[Any]) -> 
     start_y = middle_y + sine * (middle_x - 0.5) - cosine * (middle_y - 0.5)
     along, across, x, y = (math.floor(65536 * value + 0.5) for value in (cosine, sine, start_x, start_y))
     return (y - across * columns + along * rows) >> 16, (x + along * columns + across * rows) >> 16
-
-
-def _cubic(after: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Weights of the pixels one before, one after and two after the first, at this distance from it (a = -1)."""
-    square, cube = after**2, after**3
-    return np.stack([-after + 2 * square - cube, after + square - cube, cube - square])
 
 
 # Values that are looked up --------------------------------------------------------------------------------------------
@@ -315,17 +309,12 @@ def _mix(images: Tensor, tensors: OperationTensors, chosen: Tensor) -> Tensor:
     """The images mixed with grey, with black, or with what they look like smoothed; cut off, not rounded."""
     mixes = tensors.mixes.index_select(0, chosen)[:, :, None, None, None]
     factor, grey, mean, smooth = mixes.unbind(1)
-    greys = _grey(images, tensors.greys)
+    greys = images
+    if images.shape[1] == 3:  # in 65,536ths all sums are below 2²⁴, so that float32 is exact
+        greys = ((images * tensors.greys).sum(dim=1, keepdim=True) + 0.5).floor()
     middle = (greys.mean(dim=(2, 3), keepdim=True) + 0.5).floor()
     plainer = torch.addcmul(torch.addcmul(middle * mean, greys, grey), _smooth(images), smooth)
     return (plainer + factor * (images - plainer)).clamp(0, 255).to(torch.uint8)
-
-
-def _grey(images: Tensor, shares: Tensor) -> Tensor:
-    """The grey values [N, 1, H, W]. In 65,536ths all sums are below 2²⁴, so that float32 is exact."""
-    if images.shape[1] == 1:
-        return images
-    return ((images * shares).sum(dim=1, keepdim=True) + 0.5).floor()
 
 
 def _smooth(images: Tensor) -> Tensor:

@@ -90,7 +90,7 @@ class Feed:
         return self.images().select(places).store, self.labels[slice(*self.fresh)]
 
     def copy(self) -> Feed:
-        """The same images for another reader, which may replace them by others."""
+        """A feed of these images for another reader, which may replace them by others."""
         everything = torch.arange(len(self), device="cpu")
         copied = self.select(everything)
         if self.resident and self.index is None:  # pixels of its own, which `load` writes over
@@ -157,7 +157,12 @@ class Feed:
         stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
         with torch.cuda.device(self.device), torch.cuda.stream(stream):
             stream.wait_event(begun)
-            sent = _on_device(found, self.device)
+            sent: DenseStore | FlatStore  # while the host goes on
+            if isinstance(found, DenseStore):
+                sent = DenseStore(found.pixels.pin_memory().to(self.device, non_blocking=True))
+            else:
+                flat = found.flat.pin_memory().to(self.device, non_blocking=True)
+                sent = FlatStore(flat, found.rows().places.cpu(), found.sizes, found.shape)
             labels = self.labels.index_select(0, picks.to(self.device))
             if crops is None:
                 pixels = sent.all()
@@ -204,15 +209,6 @@ def _place_images(store: PixelStore, device: torch.device) -> tuple[PixelStore, 
             return base, None
     chosen = store.index if isinstance(store, View) and base is not store else torch.arange(len(store), device="cpu")
     return base, chosen.to(device, copy=True)
-
-
-def _on_device(store: DenseStore | FlatStore, device: torch.device) -> DenseStore | FlatStore:
-    """A few images on the device, sent there while the host goes on."""
-    if isinstance(store, DenseStore):
-        return DenseStore(store.pixels.pin_memory().to(device, non_blocking=True))
-    return FlatStore(
-        store.flat.pin_memory().to(device, non_blocking=True), store.rows().places.cpu(), store.sizes, store.shape
-    )
 
 
 def fits(nbytes: int, device: torch.device) -> bool:

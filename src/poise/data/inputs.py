@@ -101,7 +101,11 @@ def _read(images: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - checked he
     if isinstance(images, IterableDataset):
         return _read_items(images, decoder)
     if isinstance(images, Dataset):
-        return _read_dataset(images, decoder)
+        count, item = _length_of(images), images.__getitem__
+        if decoder.size is None and count and isinstance(_split_item(item(0))[0], Image.Image):
+            # Pictures are scaled as they come, so that large ones never lie in memory together.
+            decoder = decoder.sized_for(count, lambda place: _split_item(item(place))[0])
+        return _read_items(map(item, range(count)), decoder)
     if isinstance(images, Iterator):
         raise UserError(
             f"images came as a {type(images).__name__}, which can be read only once; pass a list, such as list(images)"
@@ -215,13 +219,10 @@ def _refuse_other_dtype(dtype: object, cast: str) -> None:
 # Datasets, loaders and columns ----------------------------------------------------------------------------------------
 
 
-def _read_dataset(dataset: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - torch's has no length
-    """Every item of a dataset; pictures are scaled as they come, so that large ones never lie in memory together."""
+def _length_of(dataset: Any) -> int:  # noqa: ANN401 - torch's has no length
     if not hasattr(dataset, "__len__"):
         raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
-    if decoder.size is None and len(dataset) and isinstance(_split_item(dataset[0])[0], Image.Image):
-        decoder = decoder.sized_for(len(dataset), lambda place: _split_item(dataset[place])[0])
-    return _read_items((dataset[place] for place in range(len(dataset))), decoder)
+    return len(dataset)
 
 
 def _read_items(items: Iterable[Any], decoder: Decoder) -> Images:

@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -189,7 +188,10 @@ def _paint_maps(drawing: Drawing, subjects: Sequence[Subject], looks: Mapping[st
             axes.imshow(_picture(seen[max(0, column - 1)], heated=column > 0))
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        grid[row][0].set_ylabel(_describe_subject(subject), rotation=0, ha="right", va="center", labelpad=6)
+        name = subject.name if subject.truth is None else subject.truth
+        phases = sorted({phase for phase in subject.phases if phase is not None})
+        words = f"{name}\nphase {'/'.join(map(str, phases))}" if phases else name
+        grid[row][0].set_ylabel(words, rotation=0, ha="right", va="center", labelpad=6)
         for axes, one in zip(grid[row][1:], seen, strict=True):
             words = f"{one.predicted}  {one.chance:.0%}"
             right = None if subject.truth is None else one.predicted == subject.truth
@@ -214,12 +216,6 @@ def _picture(seen: Look, heated: bool = False) -> NDArray[np.uint8]:
     heat = zoom(seen.heat, scale, mode="reflect", prefilter=False, grid_mode=True)  # by smooth cubic splines
     colours = colormaps[HEAT](heat)[..., :3] * 255
     return np.asarray(np.round((1 - OPACITY) * picture + OPACITY * colours), dtype=np.uint8)
-
-
-def _describe_subject(subject: Subject) -> str:
-    name = subject.name if subject.truth is None else subject.truth
-    phases = sorted({phase for phase in subject.phases if phase is not None})
-    return f"{name}\nphase {'/'.join(map(str, phases))}" if phases else name
 
 
 # From run folders and files to figures --------------------------------------------------------------------------------
@@ -286,19 +282,13 @@ class _Opened:
         return cls(path, run, plan, Learner.load(folder.model))
 
 
-@contextmanager
-def _warn_if_unreadable(path: Path) -> Iterator[None]:
-    """Around what opens a run: that it cannot be opened is said, and stops nothing else."""
-    try:
-        yield
-    except Exception as error:
-        log.warning("no activation maps of %s: it %s", path, reason_for(path, error))
-
-
 def _first_readable(paths: Iterable[Path]) -> _Opened | None:
+    """The first run that can be opened; that another cannot is said, and stops nothing else."""
     for path in paths:
-        with _warn_if_unreadable(path):
+        try:
             return _Opened.at(path)
+        except Exception as error:
+            log.warning("no activation maps of %s: it %s", path, reason_for(path, error))
     return None
 
 
@@ -313,7 +303,9 @@ def exam_maps(paths: Sequence[Path]) -> Figure:
 
 def _exam_maps(opened: Sequence[_Opened]) -> Figure:
     paths, plans = [each.path for each in opened], [each.plan for each in opened]
-    _refuse_other_data(paths, plans)
+    for path, plan in zip(paths, plans, strict=True):
+        if (plan.source.fingerprint, plan.recipe.exam) != (plans[0].source.fingerprint, plans[0].recipe.exam):
+            raise UserError(f"{path} and {paths[0]} have different data or exams; give --images, or one at a time")
     _, exam = plans[0].images()
     examiner = Examiner(exam, plans[0].stream)
     for path in paths:
@@ -321,8 +313,9 @@ def _exam_maps(opened: Sequence[_Opened]) -> Figure:
     classes = pick_classes([plan.stream for plan in plans])
     images = examiner.samples(classes, IMAGES_PER_CLASS)
     names = plans[0].source.class_names
+    came = [{label: phase for phase, group in enumerate(plan.stream) for label in group} for plan in plans]
     subjects = [
-        Subject(f"exam image {origin}", names[label], tuple(_phase_of(label, plan.stream) for plan in plans))
+        Subject(f"exam image {origin}", names[label], tuple(each.get(label) for each in came))
         for label, origin in zip(images.labels.tolist(), images.origins.tolist(), strict=True)
     ]
     labels = _labels(paths, [each.run for each in opened])
@@ -373,20 +366,12 @@ def pick_classes(streams: Sequence[Stream]) -> list[int]:
     return [label for label in found if label is not None]
 
 
-def _refuse_other_data(paths: Sequence[Path], plans: Sequence[Plan]) -> None:
-    first = plans[0]
-    for path, plan in zip(paths, plans, strict=True):
-        if (plan.source.fingerprint, plan.recipe.exam) != (first.source.fingerprint, first.recipe.exam):
-            raise UserError(f"{path} and {paths[0]} have different data or exams; give --images, or one at a time")
-
-
-def _phase_of(label: int, stream: Stream) -> int | None:
-    return next((phase for phase, group in enumerate(stream) if label in group), None)
-
-
 def _labels(paths: Sequence[Path], runs: Sequence[RunRecord | None]) -> list[str]:
     """A label for each run or saved learner: with seeds, then folders, then numbers where labels would be equal."""
-    plain = [path.stem if run is None else _describe(run) for path, run in zip(paths, runs, strict=True)]
+    plain = [
+        path.stem if run is None else f"{run.method}, {run.setting} {run.stream}, {run.policy_label}"
+        for path, run in zip(paths, runs, strict=True)
+    ]
     seeded = _add_to_equal(plain, ["" if run is None else f"seed {run.seed}" for run in runs])
     places = [path.parent if run is None else path for path, run in zip(paths, runs, strict=True)]
     named = _add_to_equal(seeded, [place.resolve().name for place in places])
@@ -404,7 +389,3 @@ def _read_finished_run(path: Path) -> RunRecord:
     if not RunFolder(path).model.exists():
         raise UserError(f"{path} has no model.safetensors; give the folder of a finished run")
     return run
-
-
-def _describe(run: RunRecord) -> str:
-    return f"{run.method}, {run.setting} {run.stream}, {run.policy_label}"

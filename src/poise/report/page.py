@@ -16,7 +16,7 @@ from poise import __version__
 from poise.actions import Action
 from poise.report.draw import Figure, for_page
 from poise.report.figures import gains_figure
-from poise.report.statistics import ENOUGH, Spread
+from poise.report.statistics import ENOUGH
 from poise.report.study import Comparison, StreamKind, Study, remarks
 from poise.report.tables import Column, Table, with_sign
 from poise.runs.record import PhaseRecord, RunRecord
@@ -201,16 +201,12 @@ def _who_is_ahead(study: Study) -> str:
         difference = ranking.difference(first, second)
         assert difference is not None
         names = [f"{ranking.names[row.label]} ({ranking.mean(row):.2f} %)" for row in (first, second)]
+        ahead = f"{with_sign(difference.mean)} points over {counted(difference.count, 'paired seed')}"
         where = f"{ranking.where}, {ranking.stream}" if len({each.where for each in found}) > 1 else f"{ranking.stream}"
-        said.append(f"{where}: {names[0]} before {names[1]}, {_difference_words(difference)}.")
+        said.append(f"{where}: {names[0]} before {names[1]}, {ahead}: {CERTAINTY[difference.verdict()]}.")
     rest = len(found) - len(said)
     more = [f"And {counted(rest, 'more setting')} in the table."] if rest else []
     return " ".join([*said, *more, *(f"{line}." for line in study.differences)])
-
-
-def _difference_words(difference: Spread) -> str:
-    seeds = counted(difference.count, "paired seed")
-    return f"{with_sign(difference.mean)} points over {seeds}: {CERTAINTY[difference.verdict()]}"
 
 
 def _list(words: Sequence[str], most: int = 8) -> str:

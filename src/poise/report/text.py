@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.cells import cell_len
@@ -44,7 +44,12 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
     """
     kinds = {StreamKind.of(run) for run in runs}
     pairs = zip(runs, distinguish(runs), strict=True)
-    heads = [(run.method, run.data, _stream(run, kinds), words, str(run.seed), run.exam) for run, words in pairs]
+    heads = []
+    for run, words in pairs:
+        own = StreamKind.of(run)  # groups are named in full where there are others of the same number
+        alike = [kind for kind in kinds if (kind.setting, kind.phases) == (own.setting, own.phases)]
+        stream = f"{run.setting} {run.stream}" if len(alike) == 1 else str(own)
+        heads.append((run.method, run.data, stream, words, str(run.seed), run.exam))
     rows = [
         [
             *head[:3],
@@ -60,13 +65,6 @@ def comparison_table(runs: Sequence[RunRecord]) -> str:
     ]
     header = "method data setting policy seed exam average last forgetting counts stored held seconds"
     return "\n\n".join([align_columns(header.split(), rows), *remarks(runs, [*EXPLAINED, UNVERIFIED])])
-
-
-def _stream(run: RunRecord, kinds: Collection[StreamKind]) -> str:
-    """How classes arrive; groups in full where there are others of the same number."""
-    own = StreamKind.of(run)
-    alike = [kind for kind in kinds if (kind.setting, kind.phases) == (own.setting, own.phases)]
-    return f"{run.setting} {run.stream}" if len(alike) == 1 else str(own)
 
 
 def _count(images: int | None) -> str:
@@ -100,10 +98,9 @@ def align_columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table whose columns are as wide as their contents, each row in one line."""
     header, rows = [one_line(cell) for cell in header], [[one_line(cell) for cell in row] for row in rows]
     widths = [max(cell_len(row[column]) for row in [header, *rows]) for column in range(len(header))]
-    lines = ["  ".join(map(_pad, row, widths)) for row in [header, *rows]]
+    # In columns of a terminal: characters such as 日 take two.
+    lines = [
+        "  ".join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True))
+        for row in [header, *rows]
+    ]
     return "\n".join(line.rstrip() for line in [lines[0], "  ".join("─" * width for width in widths), *lines[1:]])
-
-
-def _pad(cell: str, width: int) -> str:
-    """A cell with spaces up to a width, in columns of a terminal: characters such as 日 take two."""
-    return cell + " " * (width - cell_len(cell))

@@ -50,11 +50,10 @@ class ArraySource(Source):
         self.name = name
         self.class_names = tuple(str(value) for value in classes)
         self._train = _label("train", to_pixels(train_images), labels, classes)
-        self._test = (
-            None
-            if test_images is None
-            else (test_images, _refuse_unknown(_values("test_labels", test_labels), classes))
-        )
+        self._test = None if test_images is None else (test_images, _values("test_labels", test_labels))
+        strangers = sorted(map(str, {*self._test[1]} - {*classes})) if self._test is not None else []
+        if strangers:
+            raise UserError(f"test_labels name classes that train_labels lack: {', '.join(strangers[:10])}")
         self._classes = classes
         side = min(self._train.shape[1:])
         self.net = suitable_net(side)
@@ -205,13 +204,6 @@ def _label(part: str, pixels: Tensor, labels: Sequence[Label], classes: Sequence
         raise UserError(f"{len(pixels)} {part} images came with {len(labels)} labels; give one label for each image")
     index = {value: number for number, value in enumerate(classes)}
     return ImageSet(pixels, torch.tensor([index[value] for value in labels]), torch.arange(len(labels)))
-
-
-def _refuse_unknown(labels: Sequence[Label], classes: Sequence[Label]) -> Sequence[Label]:
-    strangers = sorted({str(value) for value in labels if value not in set(classes)})
-    if strangers:
-        raise UserError(f"test_labels name classes that train_labels lack: {', '.join(strangers[:10])}")
-    return labels
 
 
 def _values(name: str, labels: Any) -> list[Label]:  # noqa: ANN401 - checked here

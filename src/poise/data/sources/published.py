@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from poise import draws
 from poise.data.augment import Augmentation, Preprocessing
@@ -72,20 +73,25 @@ class DigitsSource(Source):
 
 
 def _digits(*, test: bool) -> ImageSet:
-    pixels, labels = _all_digits()
-    wanted = np.flatnonzero(_is_test(labels) == test)
+    pixels, labels, tested = _all_digits()
+    wanted = np.flatnonzero(tested == test)
     return ImageSet(torch.from_numpy(pixels[wanted]), torch.from_numpy(labels[wanted]), torch.arange(len(wanted)))
 
 
 @cache
-def _all_digits() -> tuple[np.ndarray[Any, np.dtype[np.uint8]], np.ndarray[tuple[int], np.dtype[np.int64]]]:
-    """Pixels and labels in scikit-learn's order; read once in a process."""
+def _all_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
+    """Pixels, labels and which of them are the test part, in scikit-learn's order; read once in a process."""
     rows = _rows()
-    pixels = np.rint(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8)
-    return pixels, rows[:, -1].astype(np.int64)
+    pixels, labels = np.rint(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8), rows[:, -1].astype(int)
+    tested = np.zeros(len(labels), dtype=np.bool_)
+    for label in range(10):
+        members = np.flatnonzero(labels == label)
+        shuffled = draws.generator(_SPLIT_SEED, "digits test", label).permutation(members)
+        tested[shuffled[: len(members) // 3]] = True
+    return pixels, labels, tested
 
 
-def _rows() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
+def _rows() -> NDArray[np.float64]:
     """64 pixels and the label of each digit.
 
     They are read from the file that `load_digits` reads: importing scikit-learn takes about a second, longer than a
@@ -99,15 +105,6 @@ def _rows() -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
 
     bunch = load_digits()
     return np.column_stack([bunch.data, bunch.target])
-
-
-def _is_test(labels: np.ndarray[tuple[int], np.dtype[np.int64]]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    chosen = np.zeros(len(labels), dtype=np.bool_)
-    for label in range(10):
-        members = np.flatnonzero(labels == label)
-        shuffled = draws.generator(_SPLIT_SEED, "digits test", label).permutation(members)
-        chosen[shuffled[: len(members) // 3]] = True
-    return chosen
 
 
 class CifarSource(Source):

@@ -44,12 +44,11 @@ class Release:
 
     def found_in(self, folder: Path) -> Path | None:
         """The standard folder: `folder` itself, or below it."""
-        candidates = (folder, folder / self.folder, folder / self.name, folder / self.name / self.folder)
-        return next((candidate for candidate in candidates if self._is_at(candidate)), None)
-
-    def _is_at(self, folder: Path) -> bool:
-        # A folder that lacks some of its files is found too: reading it says which file is missing.
-        return any((folder / file).is_file() for file in self.meta) or (folder.name == self.folder and folder.is_dir())
+        for place in (folder, folder / self.folder, folder / self.name, folder / self.name / self.folder):
+            # A folder that lacks some of its files is found too: reading it says which file is missing.
+            if any((place / file).is_file() for file in self.meta) or (place.name == self.folder and place.is_dir()):
+                return place
+        return None
 
 
 @dataclass(frozen=True)
