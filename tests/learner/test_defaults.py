@@ -60,7 +60,6 @@ def test_fewer_images_mean_more_epochs_and_a_large_batch_does_too() -> None:
     assert suitable_epochs(200, 128) == 4 * suitable_epochs(200, 32)
 
 
-@pytest.mark.pretrained
 def test_photos_start_from_a_pretrained_network_unless_the_user_says_otherwise() -> None:
     colours = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8)
     photos = ImageSet(colours, torch.arange(8) % 2, torch.full((8,), -1))

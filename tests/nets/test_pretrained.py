@@ -1,8 +1,7 @@
-"""The real EfficientNet-Lite0, with the weights of the extra `pretrained`."""
+"""The real EfficientNet-Lite0, with its weights."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +9,9 @@ import pytest
 import torch
 from sklearn.datasets import load_sample_image
 
-from poise import Learner, UserError
+from poise import Learner
 from poise.data import to_pixels
 from poise.nets import Adapted, NetInfo, adapt, build_net
-from poise.nets.adapt import _build
 
 WORD = "efficientnet-lite0"
 
@@ -25,7 +23,6 @@ def net() -> Adapted:
     return found
 
 
-@pytest.mark.pretrained
 class TestRealWeights:
     def test_what_is_known_of_it(self, net: Adapted) -> None:
         assert net.info == NetInfo(
@@ -70,12 +67,3 @@ class TestRealWeights:
         trainable = build_net(f"{WORD}/trainable", "lucir", 3, 0)
         assert all(parameter.requires_grad for parameter in trainable.parameters())
         assert adapt(WORD, frozen=True).width == 1280
-
-
-def test_without_the_extra_it_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    _build.cache_clear()
-    monkeypatch.setitem(sys.modules, "efficientnet_lite_pytorch", None)
-    with pytest.raises(
-        UserError, match=r"needs 'efficientnet_lite_pytorch'; in a clone of poise: pip install '\.\[pretrained\]'"
-    ):
-        _ = Learner(net=WORD).settings

@@ -31,10 +31,10 @@ from poise.learner.networks import build_model
 from poise.learner.phase import Phase, Runtime, first_preprocessing, is_given
 from poise.learner.settings import KEYS, Settings
 from poise.methods import Growth
-from poise.nets import has_pretrained, net_info
+from poise.nets import net_info
 from poise.training import DefaultsChosen, Event, PhaseContext, PhaseStarted, Progress, Trainer
 from poise.tuning import DEFAULT_POLICY, UNTUNED
-from poise.words import counted, install_extra
+from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -132,7 +132,7 @@ def _choose_what_learns(settings: Settings, images: ImageSet, runtime: Runtime) 
     open_keys, chosen = frozenset(settings.automatic), dict[str, Any]()
     if {"policy", "space", "trials", "policy_options"} <= open_keys and settings.tune is None:
         chosen["policy"] = DEFAULT_POLICY if len(images) > FEW_IMAGES else UNTUNED
-    if {"method", "net"} <= open_keys and runtime.net is None and is_photo(images) and has_pretrained():
+    if {"method", "net"} <= open_keys and runtime.net is None and is_photo(images):
         chosen |= {"method": PHOTO_METHOD, "net": PHOTO_NET}
     if not chosen:
         return settings
@@ -288,17 +288,10 @@ def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, r
     moved = f"shifts of up to {counted(augmentation.pad, 'pixel')}" if augmentation.pad else "no shifts"
     mirrored = "mirrored" if augmentation.flip else "not mirrored"
     more = f", {augmentation.name}" if augmentation.name else ""
-    advice = _advise_pretrained(settings, images)
     return (
         f"{seen}net {settings.net or 'of your own'}, {epochs} of {steps} (batch {schedule.batch}), "
-        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({reason}){advice}"
+        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({reason})"
     )
-
-
-def _advise_pretrained(settings: Settings, images: ImageSet) -> str:
-    if settings.net != suitable_net(min(images.shape[1:]), len(images)) or has_pretrained() or not is_photo(images):
-        return ""
-    return f"; a network trained on photos is usually far better on photos: {install_extra('pretrained')}"
 
 
 def warn_of_few_steps(settings: Settings, given: Settings, images: int) -> None:

