@@ -15,8 +15,7 @@ import torch
 from poise import Augmentation, Learner, Preprocessing, UserError
 from poise.data import ImageSet
 from poise.learner.defaults import PLASTIC, split_for_judging, suit, suitable_epochs, surely_better
-from poise.learner.phase import Runtime
-from poise.learner.settings import Settings
+from poise.learner.settings import Runtime, Settings
 from poise.training import DefaultsChosen, Event, Progress, Schedule
 
 from .samples import Flat, digits, state_bytes

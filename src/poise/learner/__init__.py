@@ -10,8 +10,8 @@ from poise.learner.extras import least_images
 from poise.learner.inputs import Images, Labels
 from poise.learner.learner import Learner
 from poise.learner.networks import build_model
-from poise.learner.phase import Runtime, planned_work
-from poise.learner.settings import KEYS, Settings
+from poise.learner.phase import planned_work
+from poise.learner.settings import KEYS, Runtime, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, SavedLearner, save_state
 from poise.learner.upkeep import Exemplar
 

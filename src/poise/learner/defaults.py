@@ -28,8 +28,8 @@ from poise.data import (
     suitable_net,
 )
 from poise.learner.networks import build_model
-from poise.learner.phase import Phase, Runtime, first_preprocessing, is_given
-from poise.learner.settings import KEYS, Settings
+from poise.learner.phase import Phase, first_preprocessing
+from poise.learner.settings import KEYS, Runtime, Settings, is_given
 from poise.methods import Growth
 from poise.nets import net_info
 from poise.training import DefaultsChosen, Event, PhaseContext, PhaseStarted, Progress, Trainer

@@ -20,8 +20,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from poise import draws
-from poise.actions import Action
-from poise.data import Budget, Decoder, ImageSet, Memory, PixelStore, draw_reserve, open_images
+from poise.actions import Action, AxisValue
+from poise.data import Decoder, ImageSet, Memory, PixelStore, draw_reserve, open_images
 from poise.data.images import all_but, image_digests
 from poise.data.inputs import check_dense
 from poise.data.packs import Pack
@@ -70,8 +70,7 @@ class NewPhase:
         count: how many arrived.
         classes: the labels of all rows after this phase.
         growth: how many classes were known, and how many are new.
-        digest: of images, labels and classes, so that a saved phase is resumed with the same ones.
-        images_digest: of images and labels alone, whatever was known before.
+        digest: of images and labels, so that a saved phase is resumed with the same ones.
         next_images: how many come next, for a memory that is to know it.
         action: if the caller decided it.
     """
@@ -82,7 +81,6 @@ class NewPhase:
     classes: tuple[Label, ...]
     growth: Growth
     digest: str
-    images_digest: str
     next_images: int | None = None
     action: Action | None = None
 
@@ -95,58 +93,66 @@ def receive(
     *,
     known: str = "refuse",
     origins: Tensor | None = None,
+    action: Mapping[str, AxisValue] | None = None,
+    next_images: int | None = None,
 ) -> NewPhase:
     """What arrives, checked: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
-    settings.refuse_unregistered()
+    if settings.unregistered is not None:
+        raise UserError(
+            f"this learner learns with the {settings.unregistered}, which is not registered here; "
+            "import the module that registers it first"
+        )
     if knowledge.phases and knowledge.memory is None:
         raise UserError("this learner was saved without its memory: it can predict but not learn further")
+    if next_images is None and settings.memory.knows_increment:
+        raise UserError("memory.knows_increment must be told how many images come next: pass next_images=…")
+    if next_images is not None:
+        if not settings.memory.knows_increment:
+            raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
+        check_whole("next_images", next_images, 0)
     store, plain = labelled_store(images, labels, settings, knowledge)
-    classes = _all_classes(plain, knowledge.classes, known)
-    settings.memory.quota(len(classes))
+    new = _new_classes(plain, knowledge.classes, known)
+    classes = (*knowledge.classes, *new)
+    settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
     rows = {label: row for row, label in enumerate(classes)}
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
-    arrived = ImageSet(store, torch.tensor([rows[label] for label in plain]), where)
-    hashed = _hash_images(store)
-    alone = _finish_digest(hashed.copy(), plain)
-    digest = _finish_digest(hashed, [list(classes), arrived.labels.tolist()])
-    growth = Growth(len(knowledge.classes), len(classes) - len(knowledge.classes))
-    return NewPhase(knowledge.phases, arrived, len(arrived), classes, growth, digest, alone)
+    return NewPhase(
+        phase=knowledge.phases,
+        images=ImageSet(store, torch.tensor([rows[label] for label in plain]), where),
+        count=len(plain),
+        classes=classes,
+        growth=Growth(len(knowledge.classes), len(new)),
+        digest=digest_images(store, plain),
+        next_images=next_images,
+        action=settings.given_action(action, knowledge.phases) if action is not None else None,
+    )
 
 
-def digest_images(images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge) -> str:
-    """The `images_digest` that these images would arrive with."""
-    store, plain = labelled_store(images, labels, settings, knowledge)
-    return _finish_digest(_hash_images(store), plain)
-
-
-def _hash_images(store: PixelStore) -> hashlib.blake2b:
+def digest_images(store: PixelStore, labels: Sequence[Label]) -> str:
+    """What these images with these labels, in this order, are known by."""
     found = hashlib.blake2b(digest_size=16)
     for part in store.identity():
         found.update(part)
-    return found
+    found.update(json.dumps(labels).encode())
+    return found.hexdigest()
 
 
-def _finish_digest(hashed: hashlib.blake2b, plain: object) -> str:
-    """The digest of what was hashed, and of plain values."""
-    hashed.update(json.dumps(plain).encode())
-    return hashed.hexdigest()
-
-
-def _all_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) -> tuple[Label, ...]:
-    """The classes after this phase, those that were known first."""
-    if len({type(label) for label in (*plain, *before)}) > 1:
+def _new_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) -> list[Label]:
+    """The classes that were not known before, in order."""
+    arrived = set(plain)
+    if len({*map(type, arrived), *map(type, before)}) > 1:
         raise UserError("labels are partly numbers and partly strings; use one kind, the same in every phase")
-    arrived = sorted(set(plain))
-    repeated = [label for label in arrived if label in before]
+    repeated = sorted(arrived.intersection(before))
     if repeated and known == "refuse":
         raise UserError(
             f"class {repeated[0]!r} is known already; pass known='update' to train on new images of known classes"
         )
-    new = [label for label in arrived if label not in before]
-    _warn_of_lookalikes(new, before)
-    return (*before, *new)
+    new = sorted(arrived.difference(before))
+    if isinstance(plain[0], str):
+        _warn_of_lookalikes(new, before)
+    return new
 
 
 def _warn_of_lookalikes(new: Sequence[Label], before: Sequence[Label]) -> None:
@@ -164,17 +170,6 @@ def _warn_of_lookalikes(new: Sequence[Label], before: Sequence[Label]) -> None:
             )
 
 
-def check_foresight(budget: Budget, next_images: int | None) -> int | None:
-    """What was said of the next phase, refused where the memory must not know it."""
-    if budget.knows_increment == (next_images is not None):
-        if next_images is not None:
-            check_whole("next_images", next_images, 0)
-        return next_images
-    if next_images is None:
-        raise UserError("memory.knows_increment must be told how many images come next: pass next_images=…")
-    raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
-
-
 def labelled_store(
     images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge, *, held_out: bool = False
 ) -> tuple[PixelStore, list[Label]]:
@@ -182,37 +177,39 @@ def labelled_store(
 
     With `held_out` they are to judge by, and of a pack those of its test part.
     """
-    store, found = open_images(images, labels, _decoder_for(settings, knowledge), held_out=held_out)
+    store, found = open_for_learner(images, settings, knowledge, labels=labels, labelled=True, held_out=held_out)
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
-    store, plain = _check_shape(store, knowledge).to("cpu"), plain_labels(found)
+    plain = plain_labels(found)
     if len(store) != len(plain):
         raise UserError(f"{len(store)} images and {len(plain)} labels; give one label per image")
-    return store, plain
+    return store.to("cpu"), plain
 
 
-def store_of(images: Images, settings: Settings, knowledge: Knowledge, *, held_out: bool = True) -> PixelStore:
-    """The images as this learner takes them, to predict them; another size or number of channels is refused.
+def open_for_learner(
+    images: Images,
+    settings: Settings,
+    knowledge: Knowledge,
+    *,
+    labels: Labels | None = None,
+    labelled: bool = False,
+    held_out: bool = True,
+) -> tuple[PixelStore, Any]:
+    """The images as this learner takes them, and the labels that came with them, if any did.
 
-    Of a pack they are those of its test part where it has one or, if not `held_out`, those that are learned.
+    Pictures are decoded to the shape of those that were learned from, if there are any; another size or number of
+    channels is refused. Of a pack they are those of its test part where it has one or, if not `held_out`, those that
+    are learned.
     """
-    decoder = _decoder_for(settings, knowledge)
-    store, _ = open_images(images, decoder=decoder, labelled=False, held_out=held_out)
-    return _check_shape(store, knowledge)
-
-
-def _decoder_for(settings: Settings, knowledge: Knowledge) -> Decoder:
-    """How pictures are decoded: to the shape of those that were learned from, if there are any."""
-    if knowledge.shape is not None:
-        return Decoder(knowledge.shape[1:], knowledge.shape[0], knowledge.short_side)
-    side = settings.image_size
-    return Decoder() if side is None else Decoder((side, side), short_side=side)
-
-
-def _check_shape(store: PixelStore, knowledge: Knowledge) -> PixelStore:
-    if knowledge.shape is not None and store.shape != knowledge.shape:
-        raise UserError(f"images of shape {store.shape}, but this learner was trained on {knowledge.shape}")
-    return store
+    side, shape = settings.image_size, knowledge.shape
+    if shape is not None:
+        decoder = Decoder(shape[1:], shape[0], knowledge.short_side)
+    else:
+        decoder = Decoder() if side is None else Decoder((side, side), short_side=side)
+    store, found = open_images(images, labels, decoder, labelled=labelled, held_out=held_out)
+    if shape is not None and store.shape != shape:
+        raise UserError(f"images of shape {store.shape}, but this learner was trained on {shape}")
+    return store, found
 
 
 def plain_weights(weights: Sequence[float] | NDArray[Any], count: int) -> NDArray[np.float64]:
@@ -268,7 +265,7 @@ def plain_labels(labels: Labels) -> list[Label]:
     values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
     if isinstance(values, str) or not isinstance(values, Iterable):
         raise UserError(f"labels came as {type(labels).__name__}; give a list or array with one label per image")
-    return [plain_label(value) for value in values]
+    return list(map(plain_label, values))
 
 
 def plain_label(value: Any) -> Label:  # noqa: ANN401 - checked here
@@ -304,18 +301,19 @@ def hold_out(arrival: NewPhase, stored: ImageSet, settings: Settings, memory: Me
 
     Of an image that arrives several times one copy can be in the reserve, and then none of them is trained on.
     """
+    if not settings.memory.reserve and not len(memory.reserve):
+        return stored, stored.select(torch.empty(0, dtype=torch.long))
     generator = draws.generator(settings.seed, "reserve", arrival.phase)
     fresh = (stored.labels >= arrival.growth.old).nonzero().flatten()
-    alike = _first_copies(stored.select(fresh)) if settings.memory.reserve else torch.arange(len(fresh))
+    alike = _first_copies(stored.select(fresh))
     different = torch.unique(alike)
     reserved = different[draw_reserve(stored.labels[fresh[different]], settings.memory.reserve, generator)]
-    picks = fresh[reserved]
     trainable = torch.ones(len(stored), dtype=torch.bool)
     trainable[fresh[torch.isin(alike, reserved)]] = False
     trainable[_in_reserve(stored, arrival.growth.old, memory)] = False
     if not trainable.any():
         raise UserError("every one of these images is in the reserve already, which is never trained on")
-    return stored.select(trainable.nonzero().flatten()), stored.select(picks)
+    return stored.select(trainable.nonzero().flatten()), stored.select(fresh[reserved])
 
 
 def _first_copies(images: ImageSet) -> Tensor:
@@ -332,8 +330,6 @@ def _first_copies(images: ImageSet) -> Tensor:
 
 def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
     """Which images of known classes are copies of reserve images: those must not be trained on."""
-    if len(memory.reserve) == 0:
-        return []
     stored = set(image_digests(memory.reserve.store))
     known = (images.labels < old).nonzero().flatten()
     digests = zip(known.tolist(), image_digests(images.store.select(known)), strict=True)

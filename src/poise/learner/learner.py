@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -28,18 +28,17 @@ from poise.learner.inputs import (
     Images,
     Labels,
     NewPhase,
-    check_foresight,
     digest_images,
     labelled_store,
+    open_for_learner,
     plain_weights,
     receive,
     share_right,
-    store_of,
     warn_of_unknown,
 )
 from poise.learner.networks import Shape, architecture
-from poise.learner.phase import Phase, Runtime, with_jitter
-from poise.learner.settings import KEYS, Settings
+from poise.learner.phase import Phase, with_jitter
+from poise.learner.settings import KEYS, Runtime, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_state
 from poise.learner.upkeep import Exemplar
 from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
@@ -70,31 +69,25 @@ THEIR_NAMES: Final = {"X": "images", "y": "labels"}
 
 
 def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate[Learner, P], R]:
-    """A method of `Learner` that computes: in the learner's own modes of torch, whatever the caller has set.
+    """Run a method of `Learner` in the learner's own modes of torch, whatever the caller has set.
 
     Arguments may have scikit-learn's names, and a misspelt one gets a suggestion.
     """
-    names = [name for name in inspect.signature(method).parameters if name != "self"]
+    names = list(inspect.signature(method).parameters)[1:]
 
     @wraps(method)
     def in_own_modes(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        ours = _our_names(method.__name__, names, kwargs) if not kwargs.keys() <= {*names} else kwargs
-        with self.backend.active():
-            return method(self, *args, **ours)
+        for name in kwargs.keys() - names:
+            ours = THEIR_NAMES.get(name)
+            if ours not in names:
+                raise UserError(f"{method.__name__} has no argument '{name}'; {suggestion(name, names)}")
+            if ours in kwargs:
+                raise UserError(f"{name} and {ours} are two names for the same; pass one of them")
+            kwargs[ours] = kwargs.pop(name)
+        with self._parts.runtime.backend.active():
+            return method(self, *args, **kwargs)
 
     return in_own_modes
-
-
-def _our_names(method: str, names: Sequence[str], given: Mapping[str, Any]) -> Any:  # noqa: ANN401 - arguments
-    found: dict[str, Any] = {}
-    for name, value in given.items():
-        ours = THEIR_NAMES.get(name, name)
-        if ours not in names:
-            raise UserError(f"{method} has no argument '{name}'; {suggestion(name, names)}")
-        if ours in found or (ours != name and ours in given):
-            raise UserError(f"{name} and {ours} are two names for the same; pass one of them")
-        found[ours] = value
-    return found
 
 
 class Learner:
@@ -214,107 +207,465 @@ class Learner:
         self.verbose = verbose
         self.callbacks = callbacks
 
-    # Parameters -------------------------------------------------------------------------------------------------
+    # Learning ---------------------------------------------------------------------------------------------------
 
-    @classmethod
-    def _defaults(cls) -> dict[str, Any]:
-        """Every parameter of the constructor, and its default."""
-        known = list(inspect.signature(cls.__init__).parameters.values())[1:]
-        return {each.name: each.default for each in known if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Every parameter of the constructor as it was given, or its default. `deep` changes nothing here."""
-        return {name: getattr(self, name, default) for name, default in self._defaults().items()}
-
-    def _parameters(self) -> dict[str, Any]:
-        """The parameters of this class, of which a class made of it may hide some."""
-        return {name: getattr(self, name) for name in Learner._defaults()}
-
-    def set_params(self, **params: Any) -> Self:  # noqa: ANN401 - whatever the constructor takes
-        """Change parameters; after the first phase they count from the next `fit` on, the watching ones at once."""
-        known = self._defaults()
-        for name in params:
-            if name not in known:
-                raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
-        for name, value in params.items():
-            setattr(self, name, value)
+    @public
+    def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
+        """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
+        with self._parts.changing():
+            fresh = type(self)(**self.get_params(deep=False))
+            fresh.partial_fit(images, labels, next_images=next_images)
+            self._made = fresh._made
         return self
 
-    def __repr__(self) -> str:
-        given = [
-            f"{name}={f'{type(value).__name__}(…)' if isinstance(value, nn.Module) else shown(value, 60)}"
-            for name, value in self.get_params().items()
-            if not _is_same(value, self._defaults()[name])
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
+    @public
+    def partial_fit(
+        self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
+    ) -> Self:
+        """Learn one phase: new classes with their images. The learner is unchanged if this fails.
 
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - scikit-learn has no types
-        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
+        `labels` may be left out where the images bring them along: a folder of class folders, a torch `Dataset` or
+        `DataLoader`. New images of a class that is known already are refused, unless `known="update"`: then they are
+        trained on, and that class's memory is chosen anew from its old exemplars and the new images.
 
-        return Tags(
-            estimator_type="classifier",
-            target_tags=TargetTags(required=True),
-            classifier_tags=ClassifierTags(),
-            input_tags=InputTags(one_d_array=True, two_d_array=False, three_d_array=True, string=True),
-        )
+        With RMM's memory, exemplars that were discarded to make room stay discarded, whatever follows. `next_images`,
+        how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
+        """
+        callbacks = _check_callbacks(self.callbacks)
+        phase = self._open_phase(images, labels, known=known, next_images=next_images)
+        events: Iterator[Event] = phase
+        if self.verbose:
+            from poise import progress  # nobody who watches nothing has to wait for rich
 
-    def __sklearn_is_fitted__(self) -> bool:
-        return self.phases_ > 0
+            events = progress.watch_phase(phase)
+        with closing(phase):
+            for event in events:
+                log.debug("%s", event)
+                warn_of_short_phase(self.settings, self.phase_under_way, event)
+                try:
+                    for callback in callbacks:
+                        callback(event)
+                except BaseException as error:  # undoes what was learned, even at the last event
+                    phase.throw(error)
+        return self
 
-    # What the parameters stand for, made when it is first needed ------------------------------------------------
+    def fitting(
+        self,
+        images: Images,
+        labels: Labels | None = None,
+        *,
+        known: str = "refuse",
+        origins: Tensor | None = None,
+        action: Mapping[str, AxisValue] | None = None,
+        next_images: int | None = None,
+        reward: Reward | None = None,
+    ) -> Generator[Event, None, None]:
+        """Learn one phase as a generator of events; `state()` may be called between any two of them.
 
-    _made: _Made | None = None
+        `origins` says where each image came from in the caller's own data, so that a run folder can store the
+        memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
+        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one.
+        The input is checked at once, before the first event is asked for.
+        """
+        said = {"known": known, "origins": origins, "action": action, "next_images": next_images}
+        with self.backend.active():
+            work = self._open_phase(images, labels, reward, **said)
+        return self._between_events(work)
+
+    def _open_phase(
+        self,
+        images: Images,
+        labels: Labels | None,
+        reward: Reward | None = None,
+        **said: Any,  # noqa: ANN401 - the keywords of `receive`
+    ) -> Generator[Event, None, None]:
+        """Check what arrives, at once; the generator that it gives then learns it."""
+        parts = self._parts
+        if changed := parts.changed(self):
+            raise UserError(
+                f"{', '.join(changed)} changed since this learner began to learn; call fit, which starts anew, or set "
+                f"{'it' if len(changed) == 1 else 'them'} back"
+            )
+        arrival = receive(images, labels, parts.settings, parts.knowledge, **said)
+        if parts.pending is not None and parts.pending.digest != arrival.digest:
+            raise OtherImages(
+                "this learner was saved in the middle of a phase with other images; give it the same ones"
+            )
+        return self._learn(arrival, reward)
+
+    def _learn(self, arrival: NewPhase, reward: Reward | None) -> Generator[Event, None, None]:
+        """Learn what arrived; if that fails, the learner is as it was before, but for images that were discarded."""
+        parts = self._parts
+        with parts.changing():
+            known, old = parts.knowledge, arrival.growth.old
+            if arrival.phase != known.phases or arrival.classes[:old] != known.classes:
+                raise UserError(
+                    "this learner learned another phase in the meantime, or lost a class; call fitting again for this"
+                )
+            settings, runtime, before, pending = parts.settings, parts.runtime, known, parts.pending
+            done = False
+            try:
+                if settings.automatic and arrival.phase == 0:
+                    given = known.preprocessing.augmentation if known.preprocessing is not None else None
+                    chosen = yield from choose_defaults(
+                        settings, arrival.images, runtime, given or runtime.augmentation
+                    )
+                    parts.settings = chosen.settings
+                    parts.runtime = replace(runtime, augmentation=chosen.augmentation)
+                    yield chosen.event
+                phase = Phase(parts.settings, known, arrival, parts.runtime, reward)
+                del arrival, known  # discarded images are held by nobody
+                phase.begin(pending)
+                if before.memory is not None:  # what was discarded on arrival stays discarded
+                    parts.knowledge = before = phase.before
+                parts.phase = phase
+                learned = yield from phase.learn(pending)
+                parts.knowledge, parts.phase, parts.pending = learned, None, None
+                done = True
+                yield PhaseDone(learned.phases - 1, learned.classifier, len(learned.memory or ()))
+            except BaseException as error:
+                if not (done and isinstance(error, GeneratorExit)):  # closed after the last event, it was learned
+                    parts.settings, parts.runtime, parts.knowledge, parts.pending = settings, runtime, before, pending
+                raise
+            finally:
+                parts.phase = None
+
+    def _between_events(self, work: Generator[Event, None, None]) -> Generator[Event, None, None]:
+        """The events of a phase, each made in the learner's own modes; between two of them the caller's hold."""
+        with closing(work):
+            while True:
+                with self.backend.active():
+                    event = next(work, None)
+                if event is None:
+                    return
+                yield event
+
+    def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
+        """The phase that these images would start, begun; the learner stays as it is."""
+        with self.backend.active():
+            arrival = receive(images, labels, self.settings, self.knowledge)
+            phase = Phase(self.settings, self.knowledge, arrival, self.runtime, reward)
+            phase.begin()
+            return phase
 
     @property
-    def _parts(self) -> _Made:
-        """Settings, device and knowledge; made anew if parameters changed before the first phase began."""
-        made = self._made
-        if made is None or (not made.has_begun and made.changed(self)):
-            made = self._made = _Made.of_parameters(self._parameters())
-        return made
+    def phase_under_way(self) -> Phase | None:
+        """The phase that is being learned at this moment."""
+        return self._parts.phase
+
+    @public
+    def has_learned(self, images: Images, labels: Labels | None = None) -> bool:
+        """Whether a phase was learned from exactly these images with these labels, in this order.
+
+        Of phases before a class was removed, and in a file saved without its memory, that is not known.
+        """
+        noted = self.knowledge.images_digests
+        return bool(noted) and digest_images(*labelled_store(images, labels, self.settings, self.knowledge)) in noted
+
+    # Predicting -------------------------------------------------------------------------------------------------
+
+    @public
+    def predict(
+        self,
+        images: Images,
+        *,
+        classifier: str | None = None,
+        reject: bool = False,
+        rejected: Label | None = None,
+    ) -> NDArray[Any]:
+        """The label of each image, by the classifier that counts or by the one named.
+
+        With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
+        """
+        classes = self.knowledge.classes
+        if rejected is not None and not reject:
+            raise UserError(f"rejected={shown(rejected)} is the label of rejected images; pass reject=True too")
+        if rejected in classes:
+            raise UserError(f"rejected={rejected!r} is a known class; choose a label that none has")
+        chances, below = self._classify(images, classifier, reject=reject)
+        rows = chances.argmax(axis=1)
+        if not reject:
+            return np.asarray(np.asarray(classes)[rows])
+        found = [rejected if out else classes[row] for row, out in zip(rows.tolist(), below, strict=True)]
+        return np.array(found, dtype=None if type(rejected) is type(classes[0]) else object)
+
+    @public
+    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
+        """A probability for each image and class, columns as in `classes_`.
+
+        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
+        temperature 0.1, so that the most probable class is always the nearest mean.
+        """
+        return self._classify(images, classifier)[0]
+
+    @public
+    def proba_and_rejected(
+        self, images: Images, *, classifier: str | None = None
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """What `predict_proba` says, and which images `predict(reject=True)` rejects; the network runs once."""
+        return self._classify(images, classifier, reject=True)
+
+    @public
+    def score(
+        self,
+        images: Images,
+        labels: Labels | None = None,
+        *,
+        sample_weight: Sequence[float] | NDArray[Any] | None = None,
+    ) -> float:
+        """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
+
+        Of a pack it is the share of its test part, where it has one. Images of a class that the learner does not know
+        count as wrong, with a warning; the command `poise score` leaves them out. With `sample_weight`, one number per
+        image, it is the weighted share.
+        """
+        known = self.knowledge
+        store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
+        weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
+        predicted = np.asarray(known.classes)[self._classify(store, None)[0].argmax(axis=1)]
+        share = share_right(wanted, predicted.tolist(), weights)
+        warn_of_unknown(wanted, known.classes)
+        return share
+
+    @public
+    def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels that each classifier, `fc` and `ncm`, gives to the images."""
+        scores = self._scores(images)
+        return {name: self.classes_[found.argmax(dim=1).cpu().numpy()] for name, found in scores.items()}
+
+    @public
+    def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
+        """The labels of the model that the next phase starts from, by its name, where another one predicts."""
+        known, name = self.knowledge, self.settings.made_method.starts_from
+        if name is None or known.start is None or known.start is known.predictor:
+            return {}
+        store, _ = open_for_learner(images, self.settings, known)
+        found = self.evaluator.extract(known.start, store).logits
+        return {name: self.classes_[found.argmax(dim=1).cpu().numpy()]}
+
+    @public
+    def calibrate_reject(self, rate: float = 0.05, images: Images | None = None) -> Self:
+        """Set the reject threshold of each classifier, so that about `rate` of the images of known classes fall below.
+
+        `images` are images of known classes, as they will come, that nothing was trained on. Without them the reserve
+        is used (`memory=Budget(20, reserve=4)`), or else the kept images: those were trained on, so that more new
+        images are rejected than asked for. A threshold belongs to the model it was measured on: a further phase, and
+        whatever changes classes or kept images, takes it away.
+        """
+        with self._parts.changing():
+            known = self.knowledge
+            scores = self._scores(extras.images_to_calibrate(known.memory) if images is None else images)
+            found = {name: extras.reject_threshold(values, rate) for name, values in scores.items()}
+            self._parts.knowledge = replace(known, reject=found)
+        return self
+
+    def _classify(
+        self, images: Images, classifier: str | None, *, reject: bool = False
+    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """A probability for each image and class, and whether an image is rejected, by the classifier of that name."""
+        known = self.knowledge
+        chosen = classifier or known.classifier
+        if chosen not in CLASSIFIERS:
+            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+        if reject and known.predictor is not None and chosen not in known.reject:
+            raise UserError("no reject threshold is set for this model; call calibrate_reject first")
+        scores = self._scores(images)[chosen]
+        # The softmax of cosines needs a low temperature: they lie between -1 and 1.
+        chances = (scores if chosen == "fc" else scores / NCM_TEMPERATURE).softmax(dim=1)
+        below = scores.max(dim=1).values.double() < (known.reject[chosen] if reject else -np.inf)
+        return chances.cpu().numpy(), below.cpu().numpy()
+
+    def _scores(self, images: Images) -> dict[str, Tensor]:
+        """One score per image and class from each classifier: logits, and cosines to the means."""
+        known = self.knowledge
+        if known.predictor is None or known.means is None:
+            raise not_learned()
+        store, _ = open_for_learner(images, self.settings, known)
+        return both_classifiers(self.evaluator.extract(known.predictor, store), known.means)
 
     @property
-    def settings(self) -> Settings:
-        """What the learner is made with: plain values, every default written out."""
-        return self._parts.settings
+    def evaluator(self) -> Evaluator:
+        """How models are looked at, once images are known."""
+        parts = self._parts
+        if parts.knowledge.preprocessing is None:
+            raise not_learned()
+        return Evaluator(parts.knowledge.preprocessing, parts.runtime.backend.alone)
 
-    @property
-    def knowledge(self) -> Knowledge:
-        """All that was learned: a value that is replaced as a whole when a phase is done."""
-        return self._parts.knowledge
+    # Between phases ---------------------------------------------------------------------------------------------
 
-    @property
-    def runtime(self) -> Runtime:
-        """The device, a network of the user's own, and where trials run."""
-        return self._parts.runtime
+    @public
+    def remove(self, classes: Label | Labels) -> Self:
+        """Take classes out: their rows of the head, their means, and their kept images.
 
-    @property
-    def backend(self) -> Backend:
-        """Device and floating-point format."""
-        return self._parts.runtime.backend
+        Other classes are predicted as before, by the largest of the scores that are left. The network itself has still
+        been trained with the images of these classes. A class of the same name can be learned again later. The history
+        of trials, in which no class is named, stays. A reject threshold has to be set again.
+        """
+        with self._parts.changing(resumes=False):
+            self._parts.knowledge = upkeep.without_classes(self.knowledge, classes)
+        return self
 
-    @property
-    def action_space(self) -> ActionSpace:
-        """The actions that the policy chooses from."""
-        return self.settings.action_space
+    def exemplars(self) -> list[Exemplar]:
+        """All kept images, class by class; within a class those that are trained on first, in the order of herding."""
+        return upkeep.list_exemplars(self.knowledge)
 
-    @property
-    def architecture(self) -> str:
-        """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
-        described = self.model.architecture if self.model is not None else None
-        return described or architecture(self.settings, self.shape_, own_net=self.runtime.net is not None)
+    @public
+    def image_ids(self, images: Images) -> list[str]:
+        """The ids that these images have, or would have, among the kept ones: how to find one by its file.
 
-    @property
-    def net_info(self) -> NetInfo | None:
-        """What is known of a network that was not made here, such as what it was pretrained on."""
+        They are those of the pixels that the network sees: give images in the form in which they were learned (files
+        as files), or they may be scaled another way and have other ids.
+        """
+        store, _ = open_for_learner(images, self.settings, self.knowledge, held_out=False)
+        return upkeep.image_ids(store)
+
+    @public
+    def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
+        """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
+
+        The head keeps what it has learned from them: a trained one until the next phase, and sums over features
+        (SimpleCIL, RanPAC, SLCA) for good. To be rid of that too, `remove` the class and learn it again.
+
+        The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
+        without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
+        """
+        with self._parts.changing(resumes=False):
+            known = self.knowledge
+            self._parts.knowledge = upkeep.without_exemplars(known, ids, self.evaluator)
+        return self
+
+    # Files and values -------------------------------------------------------------------------------------------
+
+    @public
+    def export(self, path: str | Path) -> None:
+        """Write what predicts to an ONNX file (`.onnx`) or a program of `torch.export` (`.pt2`), by the path's ending.
+
+        It takes `images`, uint8 [batch, C, H, W] as the learner was trained on, any number of them; normalisation is
+        inside. It gives three float tensors [batch, classes], columns as in `classes_`: `probabilities`, those of
+        `predict_proba`; `fc`, the logits of the head; `ncm`, the cosines to the class means. The class names, the
+        classifier that counts and the reject thresholds are in the file too, as one JSON document: in ONNX's metadata
+        under `poise`, in a `.pt2` file as the extra file `poise.json`. Its `short_side` says to how many pixels the
+        short side of a photo is scaled before the images are cut out of its centre. No kept image is in the file.
+        """
+        extras.export(self.knowledge, store.expand_user(path))
+
+    @public
+    def save(self, path: str | Path, *, memory: bool = True) -> None:
+        """Write the learner to one file.
+
+        The file contains the training images kept in memory. With `memory=False` it does not; such a learner
+        predicts but cannot learn further. A file that is written in the middle of a phase, the first one too, is
+        loaded and given the same images to go on from there; of `fitting`, once its event `PhaseStarted` came. If
+        `poise learn` is working on this file, that is logged: it will find the file changed, leave it so, and write
+        what it learned beside it.
+        """
+        begun = self.phase_under_way is not None
+        with explaining_refusals("save it again"):
+            save_state(self.state(), store.expand_user(path), memory=memory, begun=begun)
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """Read a learner; `net` gives the backbone again if it was your own, and is adapted if that one was.
+
+        One that was made with a method or a policy of your own predicts where that is not registered, unless the method
+        expands the network; to learn further it must be registered.
+        """
+        file = store.expand_user(path)
+        with undisturbed():
+            state = LearnerState.read(file, net=net)
+            with reading(file):
+                return cls.from_state(state, device=device, net=net, executor=executor)
+
+    @public
+    def state(self) -> LearnerState:
+        """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
+        parts, phase = self._parts, self.phase_under_way
+        pending = phase.pending() if phase is not None else parts.pending
+        parts.runtime.backend.synchronise()
+        net = parts.runtime.net
         if self.model is not None:
-            return net_info(self.model.backbone)
-        own = self.runtime.net
-        return net_info(own) if own is not None else named_info(self.settings.net, self.settings.seed)
+            net = self.model.backbone
+        elif phase is not None:
+            net = phase.network
+        own = parts.runtime.net is not None
+        return LearnerState(parts.settings, parts.knowledge, parts.runtime.augmentation, own, pending, net_info(net))
 
-    def resolved_policy(self) -> dict[str, Any]:
-        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
-        return self.settings.resolved_policy()
+    @classmethod
+    def from_state(
+        cls,
+        state: LearnerState,
+        *,
+        device: str = "auto",
+        net: nn.Module | None = None,
+        executor: Executor | None = None,
+    ) -> Self:
+        """The learner that `state` described; `net` is the user's own, if it has one."""
+        with undisturbed():
+            net = adapted_again(net, state.info) if net is not None else None
+            runtime = Runtime.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
+            with runtime.backend.active():
+                knowledge = state.knowledge.placed(runtime.backend.device)
+            learner = cls._of_parts(state.settings, runtime, knowledge)
+            learner._parts.pending = state.pending
+            if state.settings.unregistered is None:
+                pending = state.pending.history if state.pending is not None else ()
+                state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
+            return learner
+
+    @classmethod
+    def from_settings(cls, settings: Settings, runtime: Runtime, preprocessing: Preprocessing | None = None) -> Self:
+        """A learner with settings that are resolved already, which has learned nothing."""
+        return cls._of_parts(settings, runtime, _nothing_known(settings, preprocessing), preprocessing)
+
+    @classmethod
+    def _of_parts(
+        cls, settings: Settings, runtime: Runtime, knowledge: Knowledge, preprocessing: Preprocessing | None = None
+    ) -> Self:
+        """A learner with these parts, and with the parameters that would make them again."""
+        parameters = {
+            **plain_copy(dict(settings)),
+            "net": settings.net if runtime.net is None else runtime.net,
+            "device": str(runtime.backend.device),
+            "augmentation": runtime.augmentation,
+            "executor": runtime.executor,
+            "preprocessing": preprocessing,
+        }
+        if settings.images is not None:  # phases that are paced by their images have no length of their own
+            parameters["epochs"] = None
+        known = cls._defaults()
+        learner = cls(**{name: value for name, value in parameters.items() if name in known})
+        learner._made = _Parts(settings, runtime, knowledge, learner._learning_parameters())
+        return learner
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
+        attributes = {name: value for name, value in vars(self).items() if name != "_made"}
+        if self._made is None or not self._made.has_begun:
+            return {"attributes": attributes}
+        tensors, meta = self.state().tensors(images=True)
+        # Bytes: of tensors torch hands to another process only the number of a file, which may be gone by then.
+        buffer = io.BytesIO()
+        torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, buffer)
+        saved = {"tensors": buffer.getvalue(), "meta": meta, "net": self.runtime.net, "given": self._made.given}
+        return {"attributes": attributes, "saved": saved}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        vars(self).update(state["attributes"])
+        saved = state.get("saved")
+        if saved is not None:
+            tensors = torch.load(io.BytesIO(saved["tensors"]), map_location="cpu", weights_only=True)
+            with undisturbed():
+                found = LearnerState.from_tensors(tensors, saved["meta"], net=saved["net"])
+            made = Learner.from_state(found, device=self.device, net=saved["net"], executor=self.executor)._parts
+            made.given = saved["given"]
+            self._made = made
 
     # What was learned -------------------------------------------------------------------------------------------
 
@@ -378,575 +729,183 @@ class Learner:
         """The model that predicts."""
         return self.knowledge.predictor
 
-    @property
-    def evaluator(self) -> Evaluator:
-        """How models are looked at, once images are known."""
-        return self._parts.evaluator(self.knowledge)
+    # Parameters -------------------------------------------------------------------------------------------------
 
-    # Learning ---------------------------------------------------------------------------------------------------
+    @classmethod
+    def _defaults(cls) -> dict[str, Any]:
+        """Every parameter of the constructor, and its default."""
+        known = list(inspect.signature(cls.__init__).parameters.values())[1:]
+        return {each.name: each.default for each in known if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)}
 
-    @public
-    def fit(self, images: Images, labels: Labels | None = None, *, next_images: int | None = None) -> Self:
-        """Forget everything and learn these images as the first phase. The learner is unchanged if this fails."""
-        self._parts.refuse_if_learning()
-        fresh = type(self)(**self.get_params(deep=False))
-        fresh.partial_fit(images, labels, next_images=next_images)
-        with self._parts.changing():
-            self._made = fresh._made
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Every parameter of the constructor as it was given, or its default. `deep` changes nothing here."""
+        return {name: getattr(self, name, default) for name, default in self._defaults().items()}
+
+    def set_params(self, **params: Any) -> Self:  # noqa: ANN401 - whatever the constructor takes
+        """Change parameters; after the first phase they count from the next `fit` on, the watching ones at once."""
+        known = self._defaults()
+        for name in params:
+            if name not in known:
+                raise UserError(f"{type(self).__name__} has no parameter '{name}'; {suggestion(name, known)}")
+        for name, value in params.items():
+            setattr(self, name, value)
         return self
 
-    @public
-    def partial_fit(
-        self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
-    ) -> Self:
-        """Learn one phase: new classes with their images. The learner is unchanged if this fails.
+    def __repr__(self) -> str:
+        given = [
+            f"{name}={f'{type(value).__name__}(…)' if isinstance(value, nn.Module) else shown(value, 60)}"
+            for name, value in self.get_params().items()
+            if not _is_same(value, self._defaults()[name])
+        ]
+        return f"{type(self).__name__}({', '.join(given)})"
 
-        `labels` may be left out where the images bring them along: a folder of class folders, a torch `Dataset` or
-        `DataLoader`. New images of a class that is known already are refused, unless `known="update"`: then they are
-        trained on, and that class's memory is chosen anew from its old exemplars and the new images.
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401 - scikit-learn has no types
+        from sklearn.utils import ClassifierTags, InputTags, Tags, TargetTags
 
-        With RMM's memory, exemplars that were discarded to make room stay discarded, whatever follows. `next_images`,
-        how many images the next phase brings, is for the rule of its released code (`knows_increment`) and no other.
-        """
-        callbacks = _checked_callbacks(self.callbacks)
-        phase = self._learn(self._receive(images, labels, known=known, next_images=next_images))
-        events: Iterator[Event] = phase
-        if self.verbose:
-            from poise import progress  # nobody who watches nothing has to wait for rich
+        return Tags(
+            estimator_type="classifier",
+            target_tags=TargetTags(required=True),
+            classifier_tags=ClassifierTags(),
+            input_tags=InputTags(one_d_array=True, two_d_array=False, three_d_array=True, string=True),
+        )
 
-            events = progress.watch_phase(phase)
-        with closing(phase):
-            for event in events:
-                log.debug("%s", event)
-                warn_of_short_phase(self.settings, self.phase_under_way, event)
-                try:
-                    for callback in callbacks:
-                        callback(event)
-                except BaseException as error:  # undoes what was learned, even at the last event
-                    phase.throw(error)
-        return self
+    def __sklearn_is_fitted__(self) -> bool:
+        return self.phases_ > 0
 
-    def fitting(
-        self,
-        images: Images,
-        labels: Labels | None = None,
-        *,
-        known: str = "refuse",
-        origins: Tensor | None = None,
-        action: Mapping[str, AxisValue] | None = None,
-        next_images: int | None = None,
-        reward: Reward | None = None,
-    ) -> Generator[Event, None, None]:
-        """Learn one phase as a generator of events; `state()` may be called between any two of them.
+    # What the parameters stand for, made when it is first needed ------------------------------------------------
 
-        `origins` says where each image came from in the caller's own data, so that a run folder can store the
-        memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
-        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one.
-        The input is checked at once, before the first event is asked for.
-        """
-        with self.backend.active():
-            arrival = self._receive(
-                images, labels, known=known, origins=origins, action=action, next_images=next_images
-            )
-        return self._between_events(self._learn(arrival, reward))
-
-    def _receive(
-        self,
-        images: Images,
-        labels: Labels | None,
-        *,
-        known: str,
-        next_images: int | None,
-        origins: Tensor | None = None,
-        action: Mapping[str, AxisValue] | None = None,
-    ) -> NewPhase:
-        """What arrives, checked: a mistake is found here, before anything is trained."""
-        parts, settings = self._parts, self.settings
-        if changed := parts.changed(self):
-            raise UserError(
-                f"{', '.join(changed)} changed since this learner began to learn; call fit, which starts anew, or set "
-                f"{'it' if len(changed) == 1 else 'them'} back"
-            )
-        parts.refuse_if_learning()
-        arrival = receive(images, labels, settings, self.knowledge, known=known, origins=origins)
-        arrival = replace(arrival, next_images=check_foresight(settings.memory, next_images))
-        if action is not None:
-            arrival = replace(arrival, action=settings.given_action(action, arrival.phase))
-        if parts.pending is not None and parts.pending.digest != arrival.digest:
-            raise OtherImages(
-                "this learner was saved in the middle of a phase with other images; give it the same ones"
-            )
-        return arrival
-
-    def _between_events(self, work: Generator[Event, None, None]) -> Generator[Event, None, None]:
-        """The events of a phase, each made in the learner's own modes; between two of them the caller's hold."""
-        with closing(work):
-            while True:
-                with self.backend.active():
-                    event = next(work, None)
-                if event is None:
-                    return
-                yield event
-
-    def _learn(self, arrival: NewPhase, reward: Reward | None = None) -> Generator[Event, None, None]:
-        """Learn what arrived; if that fails, the learner is as it was before, but for images that were discarded."""
-        parts = self._parts
-        with parts.changing():
-            if (
-                arrival.phase != parts.knowledge.phases
-                or arrival.classes[: arrival.growth.old] != parts.knowledge.classes
-            ):
-                raise UserError(
-                    "this learner learned another phase in the meantime, or lost a class; call fitting again for this"
-                )
-            settings, runtime, before, pending = parts.settings, parts.runtime, parts.knowledge, parts.pending
-            done = False
-            try:
-                if parts.settings.automatic and arrival.phase == 0:
-                    given = parts.knowledge.preprocessing
-                    kind = given.augmentation if given is not None else parts.runtime.augmentation
-                    chosen = yield from choose_defaults(parts.settings, arrival.images, parts.runtime, kind)
-                    parts.settings = chosen.settings
-                    parts.runtime = replace(parts.runtime, augmentation=chosen.augmentation)
-                    yield chosen.event
-                phase = Phase(parts.settings, parts.knowledge, arrival, parts.runtime, reward)
-                del arrival  # discarded images are held by nobody
-                phase.begin(pending)
-                if before.memory is not None:  # what was discarded on arrival stays discarded
-                    parts.knowledge = before = phase.before
-                parts.phase = phase
-                learned = yield from phase.learn(pending)
-                parts.knowledge, parts.phase, parts.pending = learned, None, None
-                done = True
-                yield PhaseDone(learned.phases - 1, learned.classifier, len(learned.memory or ()))
-            except BaseException as error:
-                if not (done and isinstance(error, GeneratorExit)):  # closed after the last event, it was learned
-                    parts.settings, parts.runtime, parts.knowledge, parts.pending = settings, runtime, before, pending
-                raise
-            finally:
-                parts.phase = None
-
-    def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
-        """The phase that these images would start, begun; the learner stays as it is."""
-        with self.backend.active():
-            arrival = receive(images, labels, self.settings, self.knowledge)
-            phase = Phase(self.settings, self.knowledge, arrival, self.runtime, reward)
-            phase.begin()
-            return phase
+    _made: _Parts | None = None
 
     @property
-    def phase_under_way(self) -> Phase | None:
-        """The phase that is being learned at this moment."""
-        return self._parts.phase
+    def _parts(self) -> _Parts:
+        """Settings, device and knowledge; made anew if parameters changed before the first phase began."""
+        made = self._made
+        if made is None or (not made.has_begun and made.changed(self)):
+            made = self._made = self._make_parts()
+        return made
 
-    @public
-    def has_learned(self, images: Images, labels: Labels | None = None) -> bool:
-        """Whether a phase was learned from exactly these images with these labels, in this order.
-
-        Of phases before a class was removed, and in a file saved without its memory, that is not known.
-        """
-        noted = self.knowledge.images_digests
-        return bool(noted) and digest_images(images, labels, self.settings, self.knowledge) in noted
-
-    # Predicting -------------------------------------------------------------------------------------------------
-
-    @public
-    def predict(
-        self,
-        images: Images,
-        *,
-        classifier: str | None = None,
-        reject: bool = False,
-        rejected: Label | None = None,
-    ) -> NDArray[Any]:
-        """The label of each image, by the classifier that counts or by the one named.
-
-        With `reject`, images whose largest score is below the threshold of `calibrate_reject` get the label `rejected`.
-        """
-        known = self.knowledge
-        if rejected is not None and not reject:
-            raise UserError(f"rejected={shown(rejected)} is the label of rejected images; pass reject=True too")
-        if rejected in known.classes:
-            raise UserError(f"rejected={rejected!r} is a known class; choose a label that none has")
-        if not reject:
-            rows = self._proba(images, known, classifier).argmax(axis=1)
-            return np.asarray(np.asarray(known.classes)[rows])
-        chances, below = self._proba_and_rejected(images, known, classifier)
-        rows = chances.argmax(axis=1)
-        found = [rejected if out else known.classes[row] for row, out in zip(rows.tolist(), below, strict=True)]
-        same_kind = type(rejected) is type(known.classes[0])
-        return np.array(found) if same_kind else np.array(found, dtype=object)
-
-    @public
-    def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
-        """A probability for each image and class, columns as in `classes_`.
-
-        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
-        temperature 0.1, so that the most probable class is always the nearest mean.
-        """
-        return self._proba(images, self.knowledge, classifier)
-
-    @public
-    def score(
-        self,
-        images: Images,
-        labels: Labels | None = None,
-        *,
-        sample_weight: Sequence[float] | NDArray[Any] | None = None,
-    ) -> float:
-        """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
-
-        Of a pack it is the share of its test part, where it has one. Images of a class that the learner does not know
-        count as wrong, with a warning; the command `poise score` leaves them out. With `sample_weight`, one number per
-        image, it is the weighted share.
-        """
-        known = self.knowledge
-        store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
-        weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
-        predicted = np.asarray(known.classes)[self._proba(store, known, None).argmax(axis=1)]
-        share = share_right(wanted, predicted.tolist(), weights)
-        warn_of_unknown(wanted, known.classes)
-        return share
-
-    @public
-    def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
-        """The labels that each classifier, `fc` and `ncm`, gives to the images."""
-        labels, scores = self.classes_, self._scores(images, self.knowledge)
-        return {name: labels[found.argmax(dim=1).cpu().numpy()] for name, found in scores.items()}
-
-    @public
-    def start_predictions(self, images: Images) -> dict[str, NDArray[Any]]:
-        """The labels of the model that the next phase starts from, by its name, where another one predicts."""
-        known = self.knowledge
-        name, start = self.settings.made_method.starts_from, known.start
-        if name is None or start is None or start is known.predictor:
-            return {}
-        found = self.evaluator.extract(start, store_of(images, self.settings, known)).logits
-        return {name: self.classes_[found.argmax(dim=1).cpu().numpy()]}
-
-    @public
-    def proba_and_rejected(
-        self, images: Images, *, classifier: str | None = None
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """What `predict_proba` says, and which images `predict(reject=True)` rejects; the network runs once."""
-        return self._proba_and_rejected(images, self.knowledge, classifier)
-
-    @public
-    def calibrate_reject(self, rate: float = 0.05, images: Images | None = None) -> Self:
-        """Set the reject threshold of each classifier, so that about `rate` of the images of known classes fall below.
-
-        `images` are images of known classes, as they will come, that nothing was trained on. Without them the reserve
-        is used (`memory=Budget(20, reserve=4)`), or else the kept images: those were trained on, so that more new
-        images are rejected than asked for. A threshold belongs to the model it was measured on: a further phase, and
-        whatever changes classes or kept images, takes it away.
-        """
-        with self._parts.changing():
-            known = self.knowledge
-            scores = self._scores(extras.images_to_calibrate(known.memory) if images is None else images, known)
-            found = {name: extras.reject_threshold(values, rate) for name, values in scores.items()}
-            self._parts.knowledge = replace(known, reject=found)
-        return self
-
-    def _proba(self, images: Images, known: Knowledge, classifier: str | None) -> NDArray[np.float32]:
-        chosen = _classifier(classifier, known)
-        return _probabilities(self._scores(images, known)[chosen], chosen)
-
-    def _proba_and_rejected(
-        self, images: Images, known: Knowledge, classifier: str | None
-    ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        chosen = _classifier(classifier, known)
-        if known.predictor is None:
-            raise not_learned()
-        if chosen not in known.reject:
-            raise UserError("no reject threshold is set for this model; call calibrate_reject first")
-        scores = self._scores(images, known)[chosen]
-        below: NDArray[np.bool_] = (scores.max(dim=1).values.double() < known.reject[chosen]).cpu().numpy()
-        return _probabilities(scores, chosen), below
-
-    def _scores(self, images: Images, known: Knowledge) -> dict[str, Tensor]:
-        """One score per image and class from each classifier: logits, and cosines to the means.
-
-        `known` is what the learner knew when it was asked: another thread may end a phase while images are read.
-        """
-        if known.predictor is None or known.means is None:
-            raise not_learned()
-        store = store_of(images, self.settings, known)
-        return both_classifiers(self._parts.evaluator(known).extract(known.predictor, store), known.means)
-
-    # Between phases ---------------------------------------------------------------------------------------------
-
-    @public
-    def remove(self, classes: Label | Labels) -> Self:
-        """Take classes out: their rows of the head, their means, and their kept images.
-
-        Other classes are predicted as before, by the largest of the scores that are left. The network itself has still
-        been trained with the images of these classes. A class of the same name can be learned again later. The history
-        of trials, in which no class is named, stays. A reject threshold has to be set again.
-        """
-        with self._parts.changing(resumes=False):
-            self._parts.knowledge = upkeep.without_classes(self.knowledge, classes)
-        return self
-
-    def exemplars(self) -> list[Exemplar]:
-        """All kept images, class by class; within a class those that are trained on first, in the order of herding."""
-        return upkeep.list_exemplars(self.knowledge)
-
-    @public
-    def image_ids(self, images: Images) -> list[str]:
-        """The ids that these images have, or would have, among the kept ones: how to find one by its file.
-
-        They are those of the pixels that the network sees: give images in the form in which they were learned (files
-        as files), or they may be scaled another way and have other ids.
-        """
-        return upkeep.image_ids(store_of(images, self.settings, self.knowledge, held_out=False))
-
-    @public
-    def delete_exemplars(self, ids: str | Iterable[str]) -> Self:
-        """Delete kept images by their ids, every copy of them; the means of their classes are computed anew.
-
-        The head keeps what it has learned from them: a trained one until the next phase, and sums over features
-        (SimpleCIL, RanPAC, SLCA) for good. To be rid of that too, `remove` the class and learn it again.
-
-        The next `save` writes a file without them. The last image of a class to train on is not deleted, for a class
-        without any cannot be learned on: remove the class, or give it other images first (`known="update"`).
-        """
-        with self._parts.changing(resumes=False):
-            known = self.knowledge
-            self._parts.knowledge = upkeep.without_exemplars(known, ids, self.evaluator)
-        return self
-
-    # Files and values -------------------------------------------------------------------------------------------
-
-    @public
-    def export(self, path: str | Path) -> None:
-        """Write what predicts to an ONNX file (`.onnx`) or a program of `torch.export` (`.pt2`), by the path's ending.
-
-        It takes `images`, uint8 [batch, C, H, W] as the learner was trained on, any number of them; normalisation is
-        inside. It gives three float tensors [batch, classes], columns as in `classes_`: `probabilities`, those of
-        `predict_proba`; `fc`, the logits of the head; `ncm`, the cosines to the class means. The class names, the
-        classifier that counts and the reject thresholds are in the file too, as one JSON document: in ONNX's metadata
-        under `poise`, in a `.pt2` file as the extra file `poise.json`. Its `short_side` says to how many pixels the
-        short side of a photo is scaled before the images are cut out of its centre. No kept image is in the file.
-        """
-        extras.export(self.knowledge, store.expand_user(path))
-
-    @public
-    def save(self, path: str | Path, *, memory: bool = True) -> None:
-        """Write the learner to one file.
-
-        The file contains the training images kept in memory. With `memory=False` it does not; such a learner
-        predicts but cannot learn further. A file that is written in the middle of a phase, the first one too, is
-        loaded and given the same images to go on from there; of `fitting`, once its event `PhaseStarted` came. If
-        `poise learn` is working on this file, that is logged: it will find the file changed, leave it so, and write
-        what it learned beside it.
-        """
-        file = store.expand_user(path)
-        begun = self._parts.is_learning  # looked at first: the phase may end before the state is taken
-        with explaining_refusals("save it again"):
-            save_state(self.state(), file, memory=memory, begun=begun)
-
-    @classmethod
-    def load(
-        cls,
-        path: str | Path,
-        *,
-        device: str = "auto",
-        net: nn.Module | None = None,
-        executor: Executor | None = None,
-    ) -> Self:
-        """Read a learner; `net` gives the backbone again if it was your own, and is adapted if that one was.
-
-        One that was made with a method or a policy of your own predicts where that is not registered, unless the method
-        expands the network; to learn further it must be registered.
-        """
-        file = store.expand_user(path)
-        with undisturbed():
-            state = LearnerState.read(file, net=net)
-            with reading(file):
-                return cls.from_state(state, device=device, net=net, executor=executor)
-
-    @public
-    def state(self) -> LearnerState:
-        """The learner as a value from which `from_state` makes the same one, in the middle of a phase too."""
-        parts = self._parts
-        with parts.lock:
-            phase, net = parts.phase, parts.runtime.net
-            pending = phase.pending() if phase is not None else parts.pending
-            self.backend.synchronise()
-            if self.model is not None:
-                net = self.model.backbone
-            elif phase is not None:
-                net = phase.network
-            own = parts.runtime.net is not None
-            return LearnerState(
-                parts.settings, parts.knowledge, parts.runtime.augmentation, own, pending, net_info(net)
-            )
-
-    @classmethod
-    def from_state(
-        cls,
-        state: LearnerState,
-        *,
-        device: str = "auto",
-        net: nn.Module | None = None,
-        executor: Executor | None = None,
-    ) -> Self:
-        """The learner that `state` described; `net` is the user's own, if it has one."""
-        with undisturbed():
-            net = adapted_again(net, state.info) if net is not None else None
-            runtime = Runtime.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
-            with runtime.backend.active():
-                knowledge = state.knowledge.placed(runtime.backend.device)
-            learner = cls._with_parts(state.settings, runtime, knowledge, None)
-            learner._parts.pending = state.pending
-            if state.settings.unregistered is None:
-                pending = state.pending.history if state.pending is not None else ()
-                state.settings.tuner.refuse_foreign((*state.knowledge.history, *pending))
-            return learner
-
-    @classmethod
-    def from_settings(cls, settings: Settings, runtime: Runtime, preprocessing: Preprocessing | None = None) -> Self:
-        """A learner with settings that are resolved already, which has learned nothing."""
-        return cls._with_parts(settings, runtime, _nothing_known(settings, preprocessing), preprocessing)
-
-    @classmethod
-    def _with_parts(
-        cls, settings: Settings, runtime: Runtime, knowledge: Knowledge, preprocessing: Preprocessing | None
-    ) -> Self:
-        known = cls._defaults()
-        parameters = _parameters_of(settings, runtime, preprocessing)
-        learner = cls(**{name: value for name, value in parameters.items() if name in known})
-        learner._made = _Made(settings, runtime, knowledge, _snapshot(learner._parameters()))
-        return learner
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
-        attributes = {name: value for name, value in vars(self).items() if name != "_made"}
-        if self._made is None or not self._made.has_begun:
-            return {"attributes": attributes}
-        tensors, meta = self.state().tensors(images=True)
-        # Bytes: of tensors torch hands to another process only the number of a file, which may be gone by then.
-        buffer = io.BytesIO()
-        torch.save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, buffer)
-        saved = {"tensors": buffer.getvalue(), "meta": meta, "net": self.runtime.net, "snapshot": self._made.snapshot}
-        return {"attributes": attributes, "saved": saved}
-
-    def __setstate__(self, state: Mapping[str, Any]) -> None:
-        vars(self).update(state["attributes"])
-        saved = state.get("saved")
-        if saved is not None:
-            tensors = torch.load(io.BytesIO(saved["tensors"]), map_location="cpu", weights_only=True)
-            with undisturbed():
-                found = LearnerState.from_tensors(tensors, saved["meta"], net=saved["net"])
-            made = Learner.from_state(found, device=self.device, net=saved["net"], executor=self.executor)._parts
-            made.snapshot = saved["snapshot"]
-            self._made = made
-
-
-class _Made:
-    """What the parameters of a learner were made into, and what it has learned since."""
-
-    def __init__(self, settings: Settings, runtime: Runtime, knowledge: Knowledge, snapshot: Mapping[str, Any]) -> None:
-        self.settings, self.runtime, self.knowledge, self.snapshot = settings, runtime, knowledge, snapshot
-        self.phase: Phase | None = None  # the one under way
-        self.pending: Pending | None = None  # one that was saved in its middle
-        self.lock = threading.RLock()
-        self.is_learning = False
-        if (line := settings.doubts()) is not None:
-            log.warning("%s", line)
-
-    @classmethod
-    def of_parameters(cls, parameters: Mapping[str, Any]) -> _Made:
+    def _make_parts(self) -> _Parts:
         """Check the parameters and make what they stand for."""
-        net, preprocessing = parameters["net"], parameters["preprocessing"]
+        net, preprocessing = self.net, self.preprocessing
         if not isinstance(net, str | nn.Module | None):
             raise UserError(
                 f"net={shown(net)} is neither a name nor a module; a class of your own must be made first: net=Net()"
             )
         if not isinstance(preprocessing, Preprocessing | None):
             raise UserError(f"preprocessing={shown(preprocessing)} must be a poise.Preprocessing, or left out")
-        _checked_callbacks(parameters["callbacks"])
+        _check_callbacks(self.callbacks)
+        given = self._learning_parameters()
         with undisturbed():
             own = net if isinstance(net, nn.Module) else None
-            keys = {name: value for name, value in parameters.items() if name in KEYS}
+            keys = {name: value for name, value in given.items() if name in KEYS}
             settings = Settings.resolve(automatic=True, **{**keys, "net": None if own is not None else net})
             info = net_info(own) if own is not None else named_info(settings.net, settings.seed)
-            if info is not None and parameters["image_size"] is None:
+            if info is not None and self.image_size is None:
                 settings = settings.replace(image_size=info.image_size)
             for line in settings.remarks():
                 log.warning("%s", line)
-            runtime = Runtime.of(
-                settings,
-                parameters["device"],
-                net=own,
-                augmentation=parameters["augmentation"],
-                executor=parameters["executor"],
-            )
-            return cls(settings, runtime, _nothing_known(settings, preprocessing), _snapshot(parameters))
+            runtime = Runtime.of(settings, self.device, net=own, augmentation=self.augmentation, executor=self.executor)
+        return _Parts(settings, runtime, _nothing_known(settings, preprocessing), given)
+
+    def _learning_parameters(self) -> dict[str, Any]:
+        """The parameters that count in learning, of which a class made of this one may hide some."""
+        return {name: getattr(self, name) for name in Learner._defaults() if name not in WATCHING}
+
+    @property
+    def settings(self) -> Settings:
+        """What the learner is made with: plain values, every default written out."""
+        return self._parts.settings
+
+    @property
+    def knowledge(self) -> Knowledge:
+        """All that was learned: a value that is replaced as a whole when a phase is done."""
+        return self._parts.knowledge
+
+    @property
+    def runtime(self) -> Runtime:
+        """The device, a network of the user's own, and where trials run."""
+        return self._parts.runtime
+
+    @property
+    def backend(self) -> Backend:
+        """Device and floating-point format."""
+        return self._parts.runtime.backend
+
+    @property
+    def action_space(self) -> ActionSpace:
+        """The actions that the policy chooses from."""
+        return self.settings.action_space
+
+    @property
+    def architecture(self) -> str:
+        """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
+        described = self.model.architecture if self.model is not None else None
+        return described or architecture(self.settings, self.shape_, own_net=self.runtime.net is not None)
+
+    @property
+    def net_info(self) -> NetInfo | None:
+        """What is known of a network that was not made here, such as what it was pretrained on."""
+        if self.model is not None:
+            return net_info(self.model.backbone)
+        own = self.runtime.net
+        return net_info(own) if own is not None else named_info(self.settings.net, self.settings.seed)
+
+    def resolved_policy(self) -> dict[str, Any]:
+        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
+        return self.settings.resolved_policy()
+
+
+@dataclass
+class _Parts:
+    """What the parameters of a learner stand for, and what it has learned.
+
+    Attributes:
+        settings: what it is made with.
+        runtime: its device, and what else is no setting.
+        knowledge: what it has learned.
+        given: the parameters it was made of. A dictionary among them that is changed later counts from `fit` on:
+            the settings have a copy.
+        pending: a phase that was saved in its middle.
+        phase: the one under way.
+        lock: held while the learner changes.
+    """
+
+    settings: Settings
+    runtime: Runtime
+    knowledge: Knowledge
+    given: Mapping[str, Any]
+    pending: Pending | None = None
+    phase: Phase | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def has_begun(self) -> bool:
         """Whether anything was learned, or is being learned."""
-        return self.knowledge.phases > 0 or self.is_learning or self.pending is not None
+        return self.knowledge.phases > 0 or self.lock.locked() or self.pending is not None
 
     def changed(self, learner: Learner) -> list[str]:
         """Which parameters are others than those that this was made of."""
-        now = learner._parameters()
-        return [name for name, value in self.snapshot.items() if not _is_same(value, now[name])]
-
-    def refuse_if_learning(self) -> None:
-        """Refuse a second change, in this thread or another: it would start from something else than its caller saw."""
-        if self.is_learning:
-            raise UserError(
-                "this learner is in the middle of a phase, in another thread or around this call; wait for it to end"
-            )
+        return [name for name, value in self.given.items() if not _is_same(value, getattr(learner, name))]
 
     @contextmanager
     def changing(self, *, resumes: bool = True) -> Iterator[None]:
         """Change the learner, which nobody else may do meanwhile; if not `resumes`, not in the middle of a phase."""
-        self.refuse_if_learning()
-        if not resumes and self.pending is not None:
-            raise UserError("this learner is in the middle of a phase; finish it first, with the same images")
-        with self.lock:
-            self.is_learning = True
-            try:
-                yield
-            finally:
-                self.is_learning = False
-
-    def evaluator(self, known: Knowledge) -> Evaluator:
-        """How models are looked at, once images are known."""
-        if known.preprocessing is None:
-            raise not_learned()
-        return Evaluator(known.preprocessing, self.runtime.backend.alone)
+        if not self.lock.acquire(blocking=False):  # a second change would start from something else than its caller saw
+            raise UserError(
+                "this learner is in the middle of a phase, in another thread or around this call; wait for it to end"
+            )
+        try:
+            if not resumes and self.pending is not None:
+                raise UserError("this learner is in the middle of a phase; finish it first, with the same images")
+            yield
+        finally:
+            self.lock.release()
 
 
 def _nothing_known(settings: Settings, preprocessing: Preprocessing | None) -> Knowledge:
     method = settings.made_method
     prepared = with_jitter(method, preprocessing) if preprocessing is not None else None
     return Knowledge(action=method.default_action, preprocessing=prepared)
-
-
-def _snapshot(parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that count in learning. Settings are copies: a dictionary that is changed counts from `fit` on."""
-    return {name: value for name, value in parameters.items() if name not in WATCHING}
-
-
-def _parameters_of(settings: Settings, runtime: Runtime, preprocessing: Preprocessing | None) -> dict[str, Any]:
-    """The parameters with which a learner of these settings is made again.
-
-    Phases that are paced by their images have no length of their own: it is left open again.
-    """
-    paced = {"epochs": None} if settings.images is not None else {}
-    return {
-        **plain_copy(dict(settings)),
-        **paced,
-        "net": settings.net if runtime.net is None else runtime.net,
-        "device": str(runtime.backend.device),
-        "augmentation": runtime.augmentation,
-        "executor": runtime.executor,
-        "preprocessing": preprocessing,
-    }
 
 
 def _is_same(one: object, other: object) -> bool:
@@ -957,25 +916,10 @@ def _is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _checked_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
+def _check_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
     if callable(callbacks) or isinstance(callbacks, str) or not isinstance(callbacks, Sequence | None):
         raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
     for callback in callbacks or ():
         if not callable(callback):
             raise UserError(f"callbacks has {shown(callback)}, which cannot be called with an event; pass functions")
     return tuple(callbacks or ())
-
-
-def _classifier(name: str | None, known: Knowledge) -> str:
-    """The classifier of that name, or the one that counts."""
-    chosen = name or known.classifier
-    if chosen not in CLASSIFIERS:
-        raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
-    return chosen
-
-
-def _probabilities(scores: Tensor, classifier: str) -> NDArray[np.float32]:
-    """The softmax of logits; of cosines at a low temperature."""
-    scaled = scores if classifier == "fc" else scores / NCM_TEMPERATURE
-    found: NDArray[np.float32] = scaled.softmax(dim=1).cpu().numpy()
-    return found

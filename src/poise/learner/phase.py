@@ -5,10 +5,9 @@ Y. Liu, Y. Li, B. Schiele, Q. Sun: Online Hyperparameter Optimization for Class-
 
 from __future__ import annotations
 
-import copy
 import logging
-from collections.abc import Generator
-from dataclasses import dataclass, replace
+from collections.abc import Generator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,21 +16,19 @@ from torch import Tensor, nn
 from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
-from poise.errors import UserError, shown
+from poise.errors import UserError
 from poise.learner.inputs import NewPhase, hold_out, without_copies
 from poise.learner.networks import build_model
-from poise.learner.settings import Settings
+from poise.learner.settings import Runtime, Settings, is_given
 from poise.learner.state import Knowledge, Pending
 from poise.methods import Growth, Method
-from poise.nets import Model, NetInfo, is_named, net_info
+from poise.nets import Model, NetInfo, net_info
 from poise.policies import Planned
 from poise.training import (
     ActionDecided,
-    Backend,
     ClassMeans,
     EpochDone,
     Event,
-    Executor,
     PhaseContext,
     PhaseData,
     PhaseStarted,
@@ -41,7 +38,6 @@ from poise.training import (
     changed_switches,
     features_suffice,
     keep_memory,
-    make_backend,
     measure_means,
     read_switches,
 )
@@ -53,7 +49,6 @@ from poise.tuning import (
     Task,
     TrialInputs,
     Trials,
-    Witness,
     decided_rewards,
     judge_before,
     judged_hits,
@@ -61,41 +56,6 @@ from poise.tuning import (
 )
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Runtime:
-    """What a learner has besides its settings: a device, perhaps a network of the user's own, and where trials run."""
-
-    backend: Backend
-    net: nn.Module | None = None
-    augmentation: Augmentation | None = None
-    executor: Executor | None = None
-
-    @classmethod
-    def of(
-        cls,
-        settings: Settings,
-        device: str = "auto",
-        *,
-        net: nn.Module | None = None,
-        augmentation: Augmentation | None = None,
-        executor: Executor | None = None,
-    ) -> Runtime:
-        """Resolve device and precision; copy the user's network, which stays as it is."""
-        if executor is not None and not callable(getattr(executor, "run", None)):
-            raise UserError(f"executor={shown(executor)} does not run attempts; see poise.training.Executor")
-        if not isinstance(augmentation, Augmentation | None):
-            raise UserError(f"augmentation={augmentation!r}: give one like Augmentation(autoaugment=True, cutout=0.5)")
-        if net is not None and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
-            raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
-        backend = make_backend(str(device), settings.precision, settings.deterministic)
-        return cls(backend, copy.deepcopy(net), augmentation, executor)
-
-
-def is_given(settings: Settings, runtime: Runtime) -> bool:
-    """Whether the network is one that poise did not make: a module, or one by name; pretrained perhaps."""
-    return runtime.net is not None or is_named(settings.net)
 
 
 class Phase:
@@ -129,26 +89,25 @@ class Phase:
         In:  the old model Θ_{i−1}; the training data, exemplars ℰ_{0:i−1} and new images 𝒟_i.
         Out: the new model Θ_i and the new exemplars ℰ_{0:i}, with the policy's weights **w** as a history of trials.
         """
-        action = pending.action if pending is not None else None
+        arrival, action = self.arrival, pending.action if pending is not None else None
+        phase, growth, images = arrival.phase, arrival.growth, len(self.kept.exemplars) + len(self.new)
         if pending is None:
-            yield self._start_event()
-        images = len(self.kept.exemplars) + len(self.new)
-        tunes = self.arrival.action is None
-        yield from planned_work(self.settings, self.arrival.phase, self.arrival.growth, images, tunes=tunes)
+            yield PhaseStarted(phase, growth.new, len(arrival.classes), len(self.stored), len(self.kept))
+        yield from planned_work(self.settings, phase, growth, images, tunes=arrival.action is None)
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if action is None:
             choice = self.context.backend.broadcast((yield from self._choose()))
             action = choice.action
             yield from judge_before(self.task, self.rule, action)
+            self.task.rest()
             self.trainer = self.make_trainer(action)
             yield self._decision_event(choice)
-        elif pending is not None:
+        else:
+            assert pending is not None
             self.trainer = self.make_trainer(action)
             self.trainer.restore(pending.tensors, pending.position)
         # CIL training: Θ_i for M₂ epochs with a_i (Algorithm 2).
-        assert self.trainer is not None
-        self.task.rest()
         self._saved = self.trainer.state()
         for event in self.trainer.run():
             if isinstance(event, EpochDone | StageDone):  # the phase can be resumed from here
@@ -157,10 +116,8 @@ class Phase:
         # Select new exemplars ℰ_{0:i} by herding.
         return self._keep(self.trainer)
 
-    # Before it --------------------------------------------------------------------------------------------------
-
     def begin(self, pending: Pending | None = None) -> None:
-        """Make room, hold out the reserve, normalise, and set up trials: everything that Algorithm 1 is given."""
+        """Make room, hold out the reserve, normalise, and set up the model: everything that Algorithm 1 is given."""
         settings, known, arrival = self.settings, self.before, self.arrival
         kept = known.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
@@ -183,59 +140,63 @@ class Phase:
             if (line := changed_switches(pending.switches, self.context.backend)) is not None:
                 log.warning("this phase goes on under other switches (%s): its bytes may differ", line)
 
+    # What is trained --------------------------------------------------------------------------------------------
+
     def _material(self, measured: Preprocessing | None) -> PhaseData:
         """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
-        context = self._context(measured)
+        settings, known, arrival, backend = self.settings, self.before, self.arrival, self.runtime.backend
+        start = None if settings.made_method.starts_anew else known.start
+        model = start if start is not None else build_model(settings, arrival.images.shape, self.runtime.net)
+        self.preprocessing = known.preprocessing if known.phases else None  # of images, where features replace those
+        if self.preprocessing is None:
+            self.preprocessing = self._first_preprocessing(measured, net_info(model.backbone))
+        if settings.made_method.freezes(arrival.phase, given=self.given) and not model.is_frozen:
+            model = model.copy()  # what is known stays as it is until the phase ends
+            model.freeze_backbone()
+        context = PhaseContext(
+            model=model,
+            method=settings.made_method,
+            growth=arrival.growth if start is not None else Growth(0, len(arrival.classes)),
+            preprocessing=self.preprocessing,
+            schedule=settings.schedule.paced(len(self.kept.exemplars) + len(self.new)),
+            backend=backend,
+            seed=settings.seed,
+            phase=arrival.phase,
+            updates=bool(arrival.growth.old) and not arrival.growth.new,
+            means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
+        )
         material = PhaseData(context, self.kept, self.new, self.reserve, self.discarded)
-        still = all(action.backbone_rate == 0 for action in self._possible_actions())
-        if features_suffice(context, self.stored.shape, still=still):
-            known = self.before.features
-            return material.as_features(known if known is not None and len(known) == len(self.kept) else None)
+        still = model.is_frozen or all(action.backbone_rate == 0 for action in self._possible_actions())
+        if still and features_suffice(context, self.stored.shape, still=still):
+            kept = known.features
+            return material.as_features(kept if kept is not None and len(kept) == len(self.kept) else None)
         if self.runtime.executor is not None:  # trials elsewhere are told the places of images in the data set
             return material
         return material.on_device()
 
-    def _witness(self) -> Witness | None:
-        """The reward's, which looks at models that take images."""
-        witness, complete = self.reward.witness, self.material.complete
-        if witness is None:
-            return None
-        return lambda model, means, classes: witness(complete(model), means, classes)
-
-    def _context(self, measured: Preprocessing | None) -> PhaseContext:
-        settings, known, shape = self.settings, self.before, self.arrival.images.shape
-        start = None if settings.made_method.starts_anew else known.start
-        model = start if start is not None else build_model(settings, shape, self.runtime.net)
-        preprocessing, info = known.preprocessing, net_info(model.backbone)
-        if preprocessing is None:
-            preprocessing = measured or first_preprocessing(
-                settings.made_method, self.new, self.runtime.augmentation, info
-            )
+    def _first_preprocessing(self, measured: Preprocessing | None, info: NetInfo | None) -> Preprocessing:
+        """The preprocessing from the first phase on: the caller's, what was `measured`, or the network's own."""
+        given, shape = self.before.preprocessing or measured, self.arrival.images.shape
+        if given is None:
+            given = first_preprocessing(self.settings.made_method, self.new, self.runtime.augmentation, info)
             if info is not None and (line := info.doubts(shape)) is not None:
                 log.warning("%s", line)
-        count = len(preprocessing.mean)
+        count = len(given.mean)
         if count not in (shape[0], info.channels if info is not None else None):
             raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
-        self.preprocessing = preprocessing  # of images
-        return PhaseContext(
-            model=self._first_model(model),
-            method=settings.made_method,
-            growth=self.arrival.growth if start is not None else Growth(0, len(self.arrival.classes)),
-            preprocessing=preprocessing,
-            schedule=settings.schedule.paced(len(self.kept.exemplars) + len(self.new)),
-            backend=self.runtime.backend,
-            seed=settings.seed,
-            phase=self.arrival.phase,
-            updates=bool(self.arrival.growth.old) and not self.arrival.growth.new,
-            means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
-        )
+        return given
 
-    def _first_model(self, model: Model) -> Model:
-        """What the phase starts from: the model, its network frozen where the method wants that from now on."""
-        if self.settings.made_method.freezes(self.arrival.phase, given=self.given) and not model.is_frozen:
-            model = model.copy()  # what is known stays as it is until the phase ends
-            model.freeze_backbone()
-        return model
+    def _possible_actions(self) -> tuple[Action, ...]:
+        """Those that may be tried or trained in this phase."""
+        if self.arrival.action is not None:
+            return (self.arrival.action,)
+        return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
+
+    @property
+    def _first_action(self) -> Action:
+        """That of the settings; but a network that starts from random weights learns at the full rate."""
+        first = self.settings.first_action
+        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not self.given else first
 
     @property
     def network(self) -> nn.Module:
@@ -247,26 +208,7 @@ class Phase:
         """Whether nothing of the network is trained in this phase."""
         return self.material.whole is not None or self.context.model.is_frozen
 
-    def _make_trials(self) -> Trials:
-        """What actions are tried on, and where."""
-        budget, classes, phase = self.settings.memory, self.arrival.classes, self.arrival.phase
-        inputs = TrialInputs(
-            self.context,
-            self.material.kept,
-            self.material.new,
-            self.material.reserve,
-            budget.quota(len(classes)) - budget.reserve,
-            self.settings.trials,
-            rho=budget.rho(max(phase, 1)),  # pseudo tasks of the first phase are about the later ones
-            first_rho=budget.rho(0),
-            arrived=self.arrival.count,
-            stored_share=len(self.stored) / self.arrival.count,
-            classes=classes,
-            planned=self.settings.schedule.epochs,
-        )
-        return Trials(inputs, executor=self.runtime.executor, witness=self._witness())
-
-    # In it ------------------------------------------------------------------------------------------------------
+    # Policy learning --------------------------------------------------------------------------------------------
 
     def _choose(self) -> Generator[Event, None, Choice]:
         """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
@@ -275,30 +217,66 @@ class Phase:
             given = self._first_action
         return tuner.choose(self.task) if given is None else tuner.accept(self.task, given)
 
-    @property
-    def _first_action(self) -> Action:
-        """That of the settings; but a network that starts from random weights learns at the full rate."""
-        first = self.settings.first_action
-        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not self.given else first
+    def _make_trials(self) -> Trials:
+        """What actions are tried on, and where."""
+        budget, arrival, material, witness = self.settings.memory, self.arrival, self.material, self.reward.witness
+        inputs = TrialInputs(
+            self.context,
+            material.kept,
+            material.new,
+            material.reserve,
+            budget.quota(len(arrival.classes)) - budget.reserve,
+            self.settings.trials,
+            rho=budget.rho(max(arrival.phase, 1)),  # pseudo tasks of the first phase are about the later ones
+            first_rho=budget.rho(0),
+            arrived=arrival.count,
+            stored_share=len(self.stored) / arrival.count,
+            classes=arrival.classes,
+            planned=self.settings.schedule.epochs,
+        )
 
-    def _possible_actions(self) -> tuple[Action, ...]:
-        """Those that may be tried or trained in this phase."""
-        if self.arrival.action is not None:
-            return (self.arrival.action,)
-        return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
+        def witness_whole(model: Model, means: Tensor, classes: Sequence[Any]) -> Any:  # noqa: ANN401 - a study's word
+            """A study's witness looks at models that take images."""
+            assert witness is not None
+            return witness(material.complete(model), means, classes)
 
-    @property
-    def usual_action(self) -> Action:
-        """The action of this phase where nothing is chosen."""
-        if self.arrival.action is not None:
-            return self.arrival.action
-        return self.settings.default_action if self.arrival.phase else self._first_action
+        return Trials(inputs, executor=self.runtime.executor, witness=witness_whole if witness is not None else None)
+
+    def _decision_event(self, choice: Choice) -> ActionDecided:
+        phase, action = self.arrival.phase, dict(choice.action)
+        if phase == 0 or self.arrival.action is not None:
+            return ActionDecided(phase, "given" if phase else "none", action)
+        return ActionDecided(
+            phase,
+            self.settings.policy,
+            action,
+            choice.distribution,
+            reward=decided_rewards(self.task.history).get(phase),
+            past_reward=sum(decided_rewards(self.task.past).values()),
+        )
+
+    # CIL training -----------------------------------------------------------------------------------------------
 
     def make_trainer(self, action: Action) -> Trainer:
         """The phase's own training, on a copy of the model."""
         context, material = self.context, self.material
         model, feed = context.grow_model(material.arrived), context.feed(material.kept.exemplars, material.new)
         return Trainer(context, model, context.teacher(), action, feed)
+
+    def pending(self) -> Pending:
+        """What is needed to resume this phase."""
+        begun = Pending(
+            self.arrival.digest,
+            tuple(self.task.history),
+            switches=read_switches(self.context.backend),
+            preprocessing=self.preprocessing if self.before.preprocessing is None else None,
+        )
+        if self.trainer is None:
+            return begun
+        tensors, position = self._saved or self.trainer.state()
+        return replace(begun, action=self.trainer.action, tensors=tensors, position=position)
+
+    # Exemplars --------------------------------------------------------------------------------------------------
 
     def _keep(self, trainer: Trainer) -> Knowledge:
         """Choose what to keep and which classifier counts."""
@@ -314,7 +292,8 @@ class Phase:
         candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
         memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
         means, mean_images = measure_means(self.context, predictor, memory.exemplars, material.arrived)
-        hits = {name: count + judged_hits(self.task.history)[name] for name, count in self.before.hits.items()}
+        judged = judged_hits(self.task.history)
+        hits = {name: count + judged[name] for name, count in self.before.hits.items()}
         if len(memory.reserve):
             truth = memory.reserve.labels.to(evaluator.backend.device)
             for name, rows in evaluator.guesses(predictor, means, memory.reserve).items():
@@ -340,37 +319,8 @@ class Phase:
             held=len(self.kept) + len(self.stored) + len(self.discarded),
             budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),
             rho=rho,
-            images_digests=(*self.before.images_digests, arrival.images_digest),
+            images_digests=(*self.before.images_digests, arrival.digest),
         )
-
-    # What is told, and saved ------------------------------------------------------------------------------------
-
-    def _start_event(self) -> PhaseStarted:
-        arrival = self.arrival
-        return PhaseStarted(arrival.phase, arrival.growth.new, len(arrival.classes), len(self.stored), len(self.kept))
-
-    def _decision_event(self, choice: Choice) -> ActionDecided:
-        phase, action = self.arrival.phase, dict(choice.action)
-        if phase == 0 or self.arrival.action is not None:
-            return ActionDecided(phase, "given" if phase else "none", action)
-        return ActionDecided(
-            phase,
-            self.settings.policy,
-            action,
-            choice.distribution,
-            reward=decided_rewards(self.task.history).get(phase),
-            past_reward=sum(decided_rewards(self.task.past).values()),
-        )
-
-    def pending(self) -> Pending:
-        """What is needed to resume this phase."""
-        measured = self.preprocessing if self.before.preprocessing is None else None
-        switches = read_switches(self.context.backend)
-        begun = Pending(self.arrival.digest, tuple(self.task.history), switches=switches, preprocessing=measured)
-        if self.trainer is None:
-            return begun
-        tensors, position = self._saved or self.trainer.state()
-        return replace(begun, action=self.trainer.action, tensors=tensors, position=position)
 
 
 def first_preprocessing(
@@ -395,7 +345,7 @@ def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
 def planned_work(settings: Settings, phase: int, growth: Growth, images: int, *, tunes: bool = True) -> list[Progress]:
     """The parts of a phase that trains on so many images, nothing of them done yet."""
     schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
-    kind, plan, parts = settings.tuner.kind, Planned(), dict[str, float]()
+    kind, plan, parts = settings.kind, Planned(), dict[str, float]()
     if tunes and (kind.tunes or action.classifier == AUTO):
         plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
         tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings

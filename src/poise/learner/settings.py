@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Final, Self
 
+from torch import nn
+
 from poise.actions import AXES, Action, AxisValue
-from poise.data import ALL_IMAGES, Budget
-from poise.errors import UserError
+from poise.data import ALL_IMAGES, Augmentation, Budget
+from poise.errors import UserError, shown
 from poise.methods import Growth, Method, is_registered, make_method
-from poise.nets import absolute_word, check_backbone
+from poise.nets import absolute_word, check_backbone, is_named
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
 from poise.spaces import ActionSpace, all_grids, check_tuned, make_space, named_space, tuned_space
-from poise.training import Schedule
+from poise.training import Backend, Executor, Schedule, make_backend
 from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, Tuner, TunerKind, tuner_kind, tuner_names
 
 #: The word of `balance` that adds a training on as many images of old classes as of new ones.
@@ -109,14 +113,10 @@ class Settings(LearnerKeys):
                 "keeps none; set action.balance=none"
             )
 
-    def untuned(self) -> Settings:
-        """The same settings for a learner in which nothing is tuned."""
-        return self.replace(policy=UNTUNED, policy_options={})
-
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
         space = self.kind.space if self.policy in tuner_names() else None
-        return self.untuned().replace(space=space or "paper", tune=None)
+        return self.replace(policy=UNTUNED, policy_options={}, space=space or "paper", tune=None)
 
     @property
     def unregistered(self) -> str | None:
@@ -125,17 +125,9 @@ class Settings(LearnerKeys):
             return f"method '{self.method}'"
         return f"policy '{self.policy}'" if self.policy not in tuner_names() else None
 
-    def refuse_unregistered(self) -> None:
-        """Refuse to learn where the method or the policy is not there."""
-        if self.unregistered is not None:
-            raise UserError(
-                f"this learner learns with the {self.unregistered}, which is not registered here; "
-                "import the module that registers it first"
-            )
-
     # What they make, once --------------------------------------------------------------------------------------
 
-    @property
+    @cached_property
     def kind(self) -> TunerKind:
         """What is known of the policy by its name."""
         return tuner_kind(self.policy)
@@ -198,23 +190,8 @@ class Settings(LearnerKeys):
         counts = {"adjustment": default.adjustment} if "adjustment" in own else {}
         return own.replace(lr=lr, classifier=default.classifier, **counts)
 
-    @property
-    def tunes_allocation(self) -> bool:
-        """Whether trials decide how the memory is shared out."""
-        return self.kind.asks and len({action.allocation for action in self.action_space.actions}) > 1
-
-    def doubts(self) -> str | None:
-        """A line for the user where the trials cannot judge what they are to decide."""
-        local = self.trials.environment == "local" and self.unregistered is None
-        if not local or "trials" in self.automatic or not self.tunes_allocation:
-            return None
-        return (
-            "the local environment cannot judge an allocation, which pays only in the next phase: its default stays; "
-            "set trials.environment to lookahead or both"
-        )
-
     def remarks(self) -> list[str]:
-        """Lines for the user about keys that change nothing here."""
+        """Lines for the user about keys that change nothing here, and about what trials cannot judge."""
         if not self.kind.tunes:
             only = only_environment(self.made_method, self.memory)
             own = {
@@ -224,12 +201,19 @@ class Settings(LearnerKeys):
             }
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
+        lines = []
         usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None
-        if self.tuner.has_choice or usual:
-            return []
-        rest = " but the classifier" if self.default_action.classifier == "auto" else ""
-        advice = "name values to choose from (space, tune), or set policy=fixed"
-        return [f"policy={self.policy} has nothing to tune{rest}: there is one action; {advice}"]
+        if not self.tuner.has_choice and not usual:
+            rest = " but the classifier" if self.default_action.classifier == "auto" else ""
+            advice = "name values to choose from (space, tune), or set policy=fixed"
+            lines.append(f"policy={self.policy} has nothing to tune{rest}: there is one action; {advice}")
+        local = self.kind.asks and self.trials.environment == "local" and "trials" not in self.automatic
+        if local and len({action.allocation for action in self.action_space.actions}) > 1:
+            lines.append(
+                "the local environment cannot judge an allocation, which pays only in the next phase: its default "
+                "stays; set trials.environment to lookahead or both"
+            )
+        return lines
 
     def resolved_policy(self) -> dict[str, Any]:
         """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
@@ -237,6 +221,41 @@ class Settings(LearnerKeys):
         if not self.kind.tunes:
             return found
         return {**found, "space": self.action_space.as_json(), "trials": self.trials.as_json()}
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """What a learner has besides its settings: a device, perhaps a network of the user's own, and where trials run."""
+
+    backend: Backend
+    net: nn.Module | None = None
+    augmentation: Augmentation | None = None
+    executor: Executor | None = None
+
+    @classmethod
+    def of(
+        cls,
+        settings: Settings,
+        device: str = "auto",
+        *,
+        net: nn.Module | None = None,
+        augmentation: Augmentation | None = None,
+        executor: Executor | None = None,
+    ) -> Runtime:
+        """Resolve device and precision; copy the user's network, which stays as it is."""
+        if executor is not None and not callable(getattr(executor, "run", None)):
+            raise UserError(f"executor={shown(executor)} does not run attempts; see poise.training.Executor")
+        if not isinstance(augmentation, Augmentation | None):
+            raise UserError(f"augmentation={augmentation!r}: give one like Augmentation(autoaugment=True, cutout=0.5)")
+        if net is not None and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
+            raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
+        backend = make_backend(str(device), settings.precision, settings.deterministic)
+        return cls(backend, copy.deepcopy(net), augmentation, executor)
+
+
+def is_given(settings: Settings, runtime: Runtime) -> bool:
+    """Whether the network is one that poise did not make: a module, or one by name; pretrained perhaps."""
+    return runtime.net is not None or is_named(settings.net)
 
 
 def _budget(given: MemoryKeys | None, method: Method) -> Budget:
