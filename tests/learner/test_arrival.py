@@ -65,17 +65,6 @@ def test_files_are_read_in_colour_and_at_the_size_asked_for(tmp_path: Path) -> N
     assert learned.predict(paths[:2]).shape == (2,)
 
 
-def test_it_trains_on_a_copy_of_what_it_was_given() -> None:
-    images, labels = digits(0, 1)
-    learned, expected = learner().partial_fit(images, labels), learner().partial_fit(images, labels)
-    held = learned.memory_
-    images[:] = 0
-    assert held is not None
-    assert expected.memory is not None
-    assert int(held.exemplars.pixels.sum()) > 0
-    assert torch.equal(held.exemplars.pixels, expected.memory.exemplars.pixels)
-
-
 # Known classes ------------------------------------------------------------------------------------------------------
 
 
@@ -183,9 +172,9 @@ def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
         (IMAGES, 1, "labels came as int"),
         (IMAGES[:3], "cat", "labels came as str"),
         (IMAGES[0], LABELS[:1], "numpy images must be"),
-        (__file__, LABELS, "is a single path; pass a list of paths"),
-        ("folder/", None, "images='folder/' does not exist; check the path of the folder"),
-        (["nowhere.png"], [1], "nowhere.png does not exist"),
+        (__file__, LABELS, "is a single file; pass a list of paths"),
+        ("folder/", None, "images='folder/' does not exist; check the path"),
+        (["nowhere.png"], [1], "nowhere.png cannot be read (No such file or directory)"),
         (None, LABELS, "NoneType"),
         (IMAGES, np.array(LABELS, np.uint64) + np.uint64(2**63), "does not fit into 64 bits"),
         (IMAGES, [-(2**63) - 1] * 24, "does not fit into 64 bits"),
@@ -194,8 +183,8 @@ def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
         (IMAGES[:2], {3, 4}, "labels came as set; give a list with one label per image"),
         (IMAGES, list(torch.eye(24, dtype=torch.long)), "of one-hot labels, give the number of the class"),
         (TensorDataset(torch.from_numpy(IMAGES), torch.eye(24)), None, "of one-hot labels, give the number"),
-        (IMAGES, torch.tensor(LABELS).to_sparse(), "use labels.to_dense()"),
-        (IMAGES, torch.tensor(LABELS, device="meta"), "labels came as a tensor on the device 'meta'"),
+        (IMAGES, torch.tensor(LABELS).to_sparse(), "labels came as a nested, quantised, sparse or meta tensor"),
+        (IMAGES, torch.tensor(LABELS, device="meta"), "labels came as a nested, quantised, sparse or meta tensor"),
     ],
 )
 def test_bad_images_and_labels_are_refused_in_one_line(images: Any, labels: Any, line: str) -> None:

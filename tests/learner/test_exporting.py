@@ -46,7 +46,7 @@ def check(learned: Learner, path: Path, images: Images, pixels: np.ndarray[Any, 
     assert document["input"]["shape"] == ["batch", *(learned.shape_ or ())]
     assert document["input"]["short_side"] == learned.knowledge.short_side
     np.testing.assert_allclose(found["probabilities"], learned.predict_proba(images), atol=1e-5)
-    for name, scores in learned._scores(images, learned.knowledge).items():
+    for name, scores in learned._scores(images).items():
         np.testing.assert_allclose(found[name], scores.numpy(), atol=1e-4)
     labels = np.asarray(document["classes"])[found["probabilities"].argmax(axis=1)]
     assert (labels == learned.predict(images)).all()

@@ -115,11 +115,11 @@ def test_the_same_images_again_are_not_kept_twice(method: str) -> None:
     for _ in range(2):
         made.partial_fit(*digits(0, 1, count=12), known="update")
     assert memory_of(made, 0) == once
-    assert made.memory is not None
-    assert len(made.memory.exemplars) == 24, "each image of both classes"
+    assert made.memory_ is not None
+    assert len(made.memory_.exemplars) == 24, "each image of both classes"
     images, labels = digits(0, count=12, first=6)
     made.partial_fit(images, labels, known="update")
-    assert len(made.memory.exemplars) == 12 + 18
+    assert len(made.memory_.exemplars) == 12 + 18
 
 
 def test_copies_in_one_folder_are_kept_once_and_of_two_classes_twice() -> None:

@@ -53,7 +53,7 @@ def test_thresholds_are_saved_with_the_model_and_belong_to_it(tmp_path: Path) ->
     images, labels = digits(0, 1, 2)
     names = [f"digit {label}" for label in labels]
     learned = learner(memory=Budget(10, reserve=5)).partial_fit(images, names).calibrate_reject(0.25)
-    held = learned._scores(learned.memory_.reserve.pixels, learned.knowledge)  # type: ignore[union-attr]
+    held = learned._scores(learned.memory_.reserve.pixels)  # type: ignore[union-attr]
     for classifier, threshold in learned.reject_thresholds_.items():
         assert threshold == pytest.approx(float(np.sort(held[classifier].max(dim=1).values.numpy())[3]))
     learned.save(tmp_path / "predicts", memory=False)

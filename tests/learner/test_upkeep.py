@@ -1,4 +1,4 @@
-"""Between phases: classes removed, kept images listed, deleted and given another label."""
+"""Between phases: classes removed, kept images listed and deleted."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def three_phases(method: str) -> Learner:
 def test_the_other_classes_are_predicted_as_by_the_scores_that_are_left(method: str, gone: list[int]) -> None:
     learned, (images, _) = three_phases(method), digits(0, 1, 2, 3, 4, first=40)
     left = [label for label in range(5) if label not in gone]
-    before = {name: scores[:, left] for name, scores in learned._scores(images, learned.knowledge).items()}
+    before = {name: scores[:, left] for name, scores in learned._scores(images).items()}
     if method == "aanets":
         assert isinstance(learned.model.backbone, Branches)  # type: ignore[union-attr]
     assert learned.remove(gone) is learned
     assert learned.knowledge.classes == tuple(left)
-    for name, scores in learned._scores(images, learned.knowledge).items():
+    for name, scores in learned._scores(images).items():
         torch.testing.assert_close(scores, before[name], rtol=1e-5, atol=1e-5)
         predicted = learned.predict(images, classifier=name)
         assert predicted.tolist() == [left[row] for row in before[name].argmax(dim=1).tolist()]
@@ -147,7 +147,7 @@ def test_nothing_is_changed_in_the_middle_of_a_phase(tmp_path: Path) -> None:
     next(running)
     learned.save(tmp_path / "middle")
     for each in (learned, Learner.load(tmp_path / "middle", device="cpu")):
-        for change in (lambda: each.remove(0), each.exemplars, lambda: each.delete_exemplars("0")):  # noqa: B023
+        for change in (lambda: each.remove(0), lambda: each.delete_exemplars("0")):  # noqa: B023
             with pytest.raises(UserError) as error:
                 change()
             assert "in the middle of a phase" in refusal(error)
