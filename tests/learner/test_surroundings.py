@@ -166,5 +166,5 @@ def test_the_result_does_not_depend_on_global_random_state(tmp_path: Path) -> No
     found = []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        found.append(state_bytes(grown(net=Flat()), tmp_path))
+        found.append(state_bytes(grown(), tmp_path))
     assert found[0] == found[1]
