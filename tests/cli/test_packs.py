@@ -9,8 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from .samples import Command, pictures
 
 # Packs with processes from the first image on.
@@ -24,11 +22,8 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=["INT", "TERM", "HUP"])
-def test_a_signal_to_all_processes_is_one_line_and_the_same_command_goes_on(
-    signum: int, tmp_path: Path, poise: Command
-) -> None:
-    pictures(tmp_path / "pets", "bird cat dog", 60)
+def test_ctrl_c_to_all_processes_is_one_line_and_the_same_command_goes_on(tmp_path: Path, poise: Command) -> None:
+    pictures(tmp_path / "pets", "bird cat dog", 40)
     (tmp_path / "pack.py").write_text(AT_ONCE)
     words = ["data", "pack", str(tmp_path / "pets"), "--out", str(tmp_path / "pets.pack"), "--size", "256"]
     process = subprocess.Popen(
@@ -40,9 +35,9 @@ def test_a_signal_to_all_processes_is_one_line_and_the_same_command_goes_on(
     while len(list((tmp_path / "pets.pack.partial").glob("*.bin"))) < 2:
         assert process.poll() is None
         time.sleep(0.01)
-    os.killpg(process.pid, signum)
+    os.killpg(process.pid, signal.SIGINT)
     said = process.communicate(timeout=60)[1]  # which waits for every process that could say something
-    assert process.returncode == 128 + signum
+    assert process.returncode == 130
     assert said.splitlines()[-1] == "poise: interrupted; the same command goes on with the class that it was at"
     assert "Traceback" not in said
     assert {path.name for path in tmp_path.glob("pets.pack*")} == {"pets.pack.partial"}

@@ -38,12 +38,9 @@ def loaded_by(*words: str) -> set[str]:
     [
         ("--version",),
         ("--help",),
-        ("run", "--help"),
         ("learn", "--help"),
         ("recipes",),
-        ("recipes", "digits/lucir"),
         ("recipes", "digits/lucir", "--keys"),
-        ("data",),
         ("data", "remove", "pets"),
         ("rnu",),
         ("learn", "model"),
@@ -86,7 +83,7 @@ def test_python_m_poise_is_the_command() -> None:
     assert done.stdout == f"poise {poise.__version__}\n"
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_it_writes_in_the_encoding_of_any_terminal(encoding: str) -> None:
     """`recipes --keys` has a Greek letter."""
     environment = {**os.environ, "PYTHONIOENCODING": encoding}
@@ -95,11 +92,11 @@ def test_it_writes_in_the_encoding_of_any_terminal(encoding: str) -> None:
     )
     assert (done.returncode, done.stderr) == (0, b"")
     text = done.stdout.decode(encoding if encoding != "ascii" else "utf-8")
-    assert ("that share ρ" in text) == (encoding in ("ascii", "utf-8"))
+    assert ("that share ρ" in text) == (encoding == "ascii")
     assert ("that share \\u03c1" in text) == (encoding == "latin-1")
 
 
-@pytest.mark.parametrize("package", ["torch", "sklearn", "pydantic"])
+@pytest.mark.parametrize("package", ["torch", "pydantic"])
 def test_a_package_that_is_missing_is_one_line(package: str) -> None:
     code = f"import sys; sys.modules[{package!r}] = None; from poise.cli import main; main()"
     command = [sys.executable, "-c", code, "run", "--dry-run"]

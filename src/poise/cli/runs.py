@@ -72,7 +72,7 @@ def run(
             }[job.state()]
             show(f"{describe_plan(plan)}\nfolder  {state}")
             return
-        with _trials_elsewhere(plan, trials_on, cpus_per_worker, begins=not folder.exists) as job.executor:
+        with _on_a_cluster(trials_on, "--trials-on", cpus_per_worker) as job.executor:
             _start(job, tensorboard, track)
 
 
@@ -99,7 +99,7 @@ def resume(
             return
         runner = world.broadcast(lambda: runner_in(opened))
         job = runner(plan, opened, (), checkpoint_every, world=world, restarts=restart)
-        with _trials_elsewhere(plan, trials_on, cpus_per_worker) as job.executor:
+        with _on_a_cluster(trials_on, "--trials-on", cpus_per_worker) as job.executor:
             _carry_out(job, "begun", tensorboard, track)
 
 
@@ -279,24 +279,9 @@ def _on_a_cluster(
         return
     from poise.ray import make_executor
 
-    with make_executor(place, option, cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
-        yield executor
-
-
-@contextmanager
-def _trials_elsewhere(
-    plan: Plan, place: str | None, cpus_per_worker: int | None, *, begins: bool = True
-) -> Iterator[Executor | None]:
-    """Where `--trials-on` says that the trials of a run are run; one that `begins` connects before it trains."""
-    if place is not None and is_launched():
+    if option == "--trials-on" and is_launched():
         raise UserError("--trials-on does not go together with torchrun; leave out one of them")
-    with _on_a_cluster(place, "--trials-on", cpus_per_worker) as executor:
-        if executor is not None:
-            connected = executor.connect()  # type: ignore[attr-defined]
-            if not plan.settings.kind.asks:
-                say(f"policy={plan.settings.policy} asks for no trials: --trials-on makes this run no faster")
-            elif begins:
-                say(connected)
+    with make_executor(place, option, cpus_per_worker=cpus_per_worker, lanes=lanes) as executor:
         yield executor
 
 
@@ -322,6 +307,10 @@ def _carry_out(job: Run, state: str, tensorboard: bool, track: str | None) -> No
     world, plan = job.world, job.plan
     if world.joined:
         open_ranks(world, plan)
+    if job.executor is not None:
+        connected = job.executor.connect()  # type: ignore[attr-defined]
+        idle = f"policy={plan.settings.policy} asks for no trials: --trials-on makes this run no faster"
+        say(connected if plan.settings.kind.asks else idle)
     if not world.leads:
         job = Follower(plan, job.folder, (), job.checkpoint_seconds, world=world)
     else:
@@ -360,7 +349,8 @@ def _write_report(runs: Sequence[Path], out: Path) -> str:
 
 def _finish_up(folder: RunFolder, world: World) -> None:
     """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
-    from poise.runs import complete
+    from poise.runs import complete, reopen
+    from poise.runs.checks import runner_in
     from poise.runs.folder import PAGE, REPORT
     from poise.runs.record import load_result
 
@@ -370,23 +360,14 @@ def _finish_up(folder: RunFolder, world: World) -> None:
     show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
     complete(folder)
     if not folder.model.exists():
-        _write_model_again(folder)
+        try:  # its data are needed for it; the result stands without it
+            opened, plan = reopen(folder.path)
+            runner_in(opened)(plan, opened).rewrite_model()
+            show(f"{folder.model.name} was missing and is written again")
+        except PoiseError as error:
+            say(f"{folder.model.name} is missing and cannot be written again: {error}")
     if not (folder.path / REPORT / PAGE).exists():
         show(_write_report([folder.path], folder.path))
-
-
-def _write_model_again(folder: RunFolder) -> None:
-    """Write the missing model of a finished run, which needs its data; the result stands without it."""
-    from poise.runs import reopen
-    from poise.runs.checks import runner_in
-
-    try:
-        opened, plan = reopen(folder.path)
-        runner_in(opened)(plan, opened).rewrite_model()
-    except PoiseError as error:
-        say(f"{folder.model.name} is missing and cannot be written again: {error}")
-    else:
-        show(f"{folder.model.name} was missing and is written again")
 
 
 def _keys_table(name: str | None) -> str:
