@@ -193,27 +193,29 @@ class InnerProblem:
 
     def unroll(self, action: Action, hyper: Mapping[str, Tensor], steps: int, number: int) -> Watched[State]:
         """Parameters and running statistics after the steps, as functions of the hyperparameters."""
-        self._model.train()
-        schedule = self._context.schedule
-        images = min(schedule.batch, len(self._feed))
-        state = {**dict(self._model.named_parameters()), **dict(self._model.named_buffers())}
-        rate = hyper.get("lr", action.lr)
-        velocity: State = {}
+        context, model, schedule, clamp = self._context, self._model.train(), self._context.schedule, self._stage.clamp
+        weights = {name: hyper.get(name, action.weight(name)) for name in action if is_weight(name)}
+        objective = Objective(context.method.configured_for(action), self._stage, context.growth, weights)
+        objective.count_images(action, self._feed.labels, model.head.classes)
+        state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        rate, velocity = hyper.get("lr", action.lr), State()
         for step in range(steps):
-            with self._context.backend.active():
-                state, gradients = self._gradients(state, action, hyper, number, step)
-                for name, gradient in gradients.items():
-                    push = gradient + schedule.weight_decay * state[name]
-                    velocity[name] = schedule.momentum * velocity[name] + push if name in velocity else push
-                    state[name] = state[name] - rate * velocity[name]
-            done = (number * steps + step + 1) * images
-            yield Progress(self._context.phase, "bilevel", done, 0, f"round {number + 1}")
+            with context.backend.active():
+                state, loss = self._loss(state, objective, number, step)
+                parameters = [state[name] for name in self._trained]
+                gradients = torch.autograd.grad(loss, parameters, create_graph=True, allow_unused=True)
+                for name, gradient in zip(self._trained, gradients, strict=True):
+                    if gradient is not None:
+                        slope = gradient if clamp is None else gradient.clamp(-clamp, clamp)
+                        push = slope + schedule.weight_decay * state[name]
+                        velocity[name] = schedule.momentum * velocity[name] + push if name in velocity else push
+                        state[name] = state[name] - rate * velocity[name]
+            done = (number * steps + step + 1) * min(schedule.batch, len(self._feed))
+            yield Progress(context.phase, "bilevel", done, 0, f"round {number + 1}")
         return state
 
-    def _gradients(
-        self, state: State, action: Action, hyper: Mapping[str, Tensor], number: int, step: int
-    ) -> tuple[State, State]:
-        """The state with its statistics moved on, and the gradient of every parameter that has one."""
+    def _loss(self, state: State, objective: Objective, number: int, step: int) -> tuple[State, Tensor]:
+        """The state with its statistics moved on by this step, and the step's loss."""
         pixels, labels, choices = self.batch(number, step)
         images = self._context.preprocessing.training(pixels, choices).contiguous(memory_format=torch.channels_last)
         # A copy of the buffers: this step writes its statistics into it, and a network may change them in place.
@@ -223,18 +225,7 @@ class InnerProblem:
             student = functional_call(self._model, state, (images,))  # writes the statistics into `state`
         with torch.no_grad():
             teacher = self._teacher(images) if self._teacher is not None else None
-        method, growth = self._context.method.configured_for(action), self._context.growth
-        weights = {name: hyper.get(name, action.weight(name)) for name in action if is_weight(name)}
-        objective = Objective(method, self._stage, growth, weights)
-        objective.count_images(action, self._feed.labels, self._model.head.classes)
-        total, _ = weighted_loss(objective, student, teacher, labels, labels)
-        parameters = [state[name] for name in self._trained]
-        found = torch.autograd.grad(total, parameters, create_graph=True, allow_unused=True)
-        pairs = zip(self._trained, found, strict=True)
-        known = {name: gradient for name, gradient in pairs if gradient is not None}
-        if (clamp := self._stage.clamp) is None:
-            return state, known
-        return state, {name: gradient.clamp(-clamp, clamp) for name, gradient in known.items()}
+        return state, weighted_loss(objective, student, teacher, labels, labels)[0]
 
     def batch(self, number: int, step: int) -> tuple[Tensor, Tensor, Draws]:
         """Pixels, labels and augmentation of one step."""
