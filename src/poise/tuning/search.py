@@ -140,17 +140,19 @@ class PolicyTuner(Tuner):
                 return Choice(self.default)
             distribution = _distribution(policy)
             actions = [self.space.actions[trial.arm] for trial in asked]
-            attempts = deque(map(Attempt, asked, actions, map(task.classifier_for, actions)))
-            for results in trials.run(list(attempts)):
-                for result in results:
-                    attempt = attempts.popleft()
+            pairs = zip(asked, actions, strict=True)
+            left = deque(Attempt(trial, action, task.classifier_for(action)) for trial, action in pairs)
+            for results in trials.run(list(left)):
+                for result in results:  # in the order of asking, wherever they were made
+                    attempt = left.popleft()
                     outcome = task.reward.outcome(result, attempt.classifier)
                     policy.tell([outcome])
+                    # its hits are noted where they may decide which classifier counts
                     judges = attempt.trial.full or trials.inputs.settings.classifier == "trials"
                     task.history.append(Tried(task.phase, outcome, result.totals() if judges else None))
                     yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=distribution)
                 if not results:
-                    yield Progress(task.phase, "trials", trials.trained, 0, self._describe(attempts[0], task.phase))
+                    yield Progress(task.phase, "trials", trials.trained, 0, self._describe(left[0], task.phase))
         decided = Decided(task.phase, policy.decide_checked())
         if decided not in task.history:  # else the run was killed after it
             task.history.append(decided)
