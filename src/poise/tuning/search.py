@@ -130,11 +130,13 @@ class PolicyTuner(Tuner):
 
         Where nothing can be held out to validate on, the default stays.
         """
-        policy, trials = self.policy_after([*task.past, *task.history]), task.trials
+        policy = self.policy_after([*task.past, *task.history])
         if policy.phase != task.phase:  # else it was replayed into the middle of this phase
             policy.begin(task.phase)
-        trials.trained = round(trials.images_an_epoch * policy.epochs)  # before the run was killed
+        if policy.epochs:  # trained before the run was killed; counted for those who watch
+            task.trials.trained = round(task.trials.images_an_epoch * policy.epochs)
         while asked := policy.ask():
+            trials = task.trials
             if not trials.possible:
                 log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
                 return Choice(self.default)
