@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +15,6 @@ from torch import Tensor
 from poise import Budget, Learner
 from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS
-from poise.testing import check_resuming
 from poise.tuning import UNTUNED, tuner_kind, tuner_names
 
 MakeImages = Callable[..., ImageSet]
@@ -148,11 +146,3 @@ def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arri
     one, other = plain.state().tensors(images=True)[0], none.state().tensors(images=True)[0]
     assert one.keys() == other.keys()
     assert all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(method: str, arriving: list[Arrays]) -> None:
-    learner = learner_of(method, **TRYING)
-    for images in arriving[:2]:
-        learner.partial_fit(*images)
-    pixels, labels = arriving[2]
-    check_resuming(lambda: copy.deepcopy(learner), pixels, np.asarray(labels), stops=2)
