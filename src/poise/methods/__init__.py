@@ -22,6 +22,7 @@ from poise.methods.der import DER
 from poise.methods.foster import FOSTER
 from poise.methods.frozen import FrozenMethod, RanPAC, RidgeHead, SimpleCIL
 from poise.methods.lucir import Lucir
+from poise.methods.memo import MEMO
 from poise.methods.podnet import PODNet
 from poise.methods.replay import Finetune, ICaRL, Joint, LwF, Replay
 from poise.methods.slca import SLCA, GaussianHead
@@ -29,6 +30,7 @@ from poise.methods.slca import SLCA, GaussianHead
 __all__ = [
     "DER",
     "FOSTER",
+    "MEMO",
     "METHODS",
     "MODEL",
     "PREVIOUS",

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.data import herd
 from poise.errors import UserError, check_number, suggestion
-from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet
+from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet, Specialised
 from poise.settings import ceiling
 from poise.spaces import Named
 
@@ -298,7 +298,7 @@ class Method(ABC):
 
 def refuse_other_nets(method: Method, model: Model) -> None:
     """Refuse a network that is none of poise's own, before anything is trained."""
-    if not isinstance(model.backbone, ResNet | Branches | Concatenated):
+    if not isinstance(model.backbone, ResNet | Branches | Concatenated | Specialised):
         why = "makes other networks of one of poise's own; leave net out or name one"
         raise UserError(f"{method.name} {why}")
 

@@ -12,7 +12,7 @@ from poise import losses
 from poise.actions import Action
 from poise.errors import check_number
 from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, refuse_other_nets, register
-from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet
+from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet, Specialised
 from poise.spaces import Named
 
 AUXILIARY = "auxiliary"
@@ -83,8 +83,8 @@ class DER(Method):
         """A new classifier and, from the second phase on, an auxiliary one."""
         refuse_other_nets(self, model)
         super().grow(model, inputs)
-        if isinstance(model.backbone, Concatenated) and inputs.growth.new:
-            auxiliary = RenewedHead(model.backbone.newest.width)
+        if isinstance(model.backbone, Concatenated | Specialised) and inputs.growth.new:
+            auxiliary = RenewedHead(model.backbone.newest_width)
             auxiliary.grow(inputs.growth.new + 1, inputs.generator)
             model.extras[AUXILIARY] = NewestHead(auxiliary)
 

@@ -15,7 +15,7 @@ from poise.nets.adapt import (
     set_info,
 )
 from poise.nets.base import FULL, Backbone, Features, Output, copy_network, make_layer, own_draws, torch_generator
-from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv
+from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv, Specialised
 from poise.nets.heads import HEADS, BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
@@ -56,6 +56,7 @@ __all__ = [
     "ResNet",
     "ScaledConv",
     "ScaledHead",
+    "Specialised",
     "absolute_word",
     "adapt",
     "adapted_again",

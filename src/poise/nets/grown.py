@@ -157,6 +157,11 @@ class Concatenated(Backbone):
         before, last = (net.frozen, net.newest) if isinstance(net, Concatenated) else ((), net)
         return cls([*before, Frozen(last)], copy_network(last))
 
+    @property
+    def newest_width(self) -> int:
+        """How many of the features, at the end, are those of the newest network."""
+        return self.newest.width
+
     def fold(self) -> None:
         """Fold the norms of the newest network; those of the others are folded."""
         self.newest.fold()
@@ -167,6 +172,44 @@ class Concatenated(Backbone):
         if self.training:
             return Features(torch.cat([each.vector for each in found], dim=1))
         last = torch.cat([each.maps[-1] for each in found], dim=1)
+        return Features(last.mean(dim=(2, 3)), (last,))
+
+
+class Specialised(Backbone):
+    """One network whose last level is there once for each phase: all but the newest frozen, the levels before shared.
+
+    Features are those of all last levels, one after the other, the newest last. Shared levels are trained on, so that
+    gradients pass through frozen ones; their norms keep their statistics.
+    """
+
+    def __init__(self, shared: ResNet, frozen: Sequence[nn.Module], newest: ResNet) -> None:
+        super().__init__(newest.width * (len(frozen) + 1))
+        self.shared, self.frozen, self.newest = shared, nn.ModuleList(frozen), newest
+
+    @classmethod
+    def expanding(cls, net: ResNet | Specialised) -> Specialised:
+        """What comes after this one: its last levels frozen, and a copy of the newest of them to train."""
+        if isinstance(net, ResNet):
+            copied = copy_network(net)
+            *levels, last = copied.levels
+            net = cls(ResNet(copied.stem, levels, net.width), (), ResNet(nn.Identity(), [last], net.width))
+        kept = copy_network(net.newest).requires_grad_(False).eval()
+        return cls(copy_network(net.shared), (*net.frozen, kept), copy_network(net.newest))
+
+    @property
+    def newest_width(self) -> int:
+        """How many of the features, at the end, are those of the newest last level."""
+        return self.newest.width
+
+    def fold(self) -> None:
+        """Fold the norms of all levels."""
+        for part in (self.shared, *self.frozen, self.newest):
+            part.fold()
+
+    def forward(self, images: Tensor) -> Features:
+        """The concatenated vector, made of the maps of the last levels, which are concatenated too."""
+        below = self.shared(images).maps[-1]
+        last = torch.cat([part(below).maps[-1] for part in (*self.frozen, self.newest)], dim=1)
         return Features(last.mean(dim=(2, 3)), (last,))
 
 

@@ -15,6 +15,7 @@ none after the second, so that the maps of its four levels can be negative; `fos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -184,7 +185,7 @@ class Stem(nn.Sequential):
 class ResNet(Backbone):
     """A stem, levels of blocks, and global average pooling; `maps` are the outputs of the levels."""
 
-    def __init__(self, stem: nn.Module, levels: list[nn.Sequential], width: int) -> None:
+    def __init__(self, stem: nn.Module, levels: Sequence[nn.Module], width: int) -> None:
         super().__init__(width)
         self.stem = stem
         self.levels = nn.ModuleList(levels)
