@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -12,24 +11,11 @@ from torch import Tensor
 
 from poise import Learner
 from poise.data import ImageSet
-from poise.methods import DER, Growth
-from poise.nets import Concatenated, Model
-from poise.training import EpochDone, Trainer
+from poise.methods import DER, Growth, draw_evenly
+from poise.methods.der import renew_heads
+from poise.training import EpochDone
 
 from .conftest import SETTINGS, learned
-
-MakeImages = Callable[..., ImageSet]
-MakeTrainer = Callable[..., Trainer]
-
-
-def model_of(learner: Learner) -> Model:
-    assert learner.model is not None
-    return learner.model
-
-
-def backbone(model: Model) -> Concatenated:
-    assert isinstance(model.backbone, Concatenated)
-    return model.backbone
 
 
 class TestSchedule:
@@ -40,7 +26,7 @@ class TestSchedule:
         expected = [0.01, 0.05, 0.1, 0.1, 0.1, 0.01, 0.01, 0.001, 0.001]
         assert list(rates.values()) == pytest.approx(expected)
         assert epochs == 170
-        assert [epoch for epoch in range(170) if main.renews_before(epoch, 170)] == [10]
+        assert (main.prepare, main.prepare_at) == (renew_heads, 10 / 170)
         assert DER().stages(Growth(0, 10)) == (main,)
 
     def test_a_plain_first_phase_has_200_epochs_and_three_milestones(self) -> None:
@@ -48,7 +34,7 @@ class TestSchedule:
         assert first.epochs(170) == 200
         changes = [e for e in range(1, 200) if first.rate(e, 200, 0.1) != first.rate(e - 1, 200, 0.1)]
         assert changes == [60, 120, 160]
-        assert not any(first.renews_before(epoch, 200) for epoch in range(200))
+        assert first.prepare is None
         assert DER(first="plain").stages(Growth(50, 10)) == DER().stages(Growth(50, 10))
 
     def test_the_classifier_has_30_epochs_and_a_temperature(self) -> None:
@@ -56,7 +42,8 @@ class TestSchedule:
         assert last.epochs(170) == 30
         assert [last.rate(epoch, 30, 0.1) for epoch in (0, 14, 15, 29)] == pytest.approx([0.1, 0.1, 0.01, 0.01])
         assert (last.temperature, DER(temperature=1).balancing.temperature) == (5, 1)
-        assert (last.trains, last.moves_statistics, last.balanced, last.at_random) == ("head", False, True, True)
+        assert (last.trains, last.moves_statistics) == ("head", False)
+        assert (last.select, last.prepare, last.prepare_at) == (draw_evenly, renew_heads, 0)
 
 
 STILL = 1e-12  # a learning rate at which nothing moves

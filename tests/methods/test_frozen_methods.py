@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from poise import Learner
 from poise.data import Augmentation, ImageSet, Preprocessing
-from poise.errors import Diverged
-from poise.methods import SLCA, GaussianHead, Growth, GrowthInputs, RidgeHead, TrainedPhase, slca
-from poise.nets import Head, Model, torch_generator
+from poise.methods import GaussianHead, RidgeHead, slca
+from poise.nets import Head
 from poise.training import Event, Progress, TrialDone
 
 MakeImages = Callable[..., ImageSet]
@@ -140,22 +139,6 @@ class TestSLCA:
             found[epochs] = learner.score(old.pixels, old.labels)
         assert found[5] > 0.9
         assert found[5] >= found[0]
-
-    @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-    def test_features_without_a_covariance_are_a_training_that_diverged(self, value: float) -> None:
-        model = Model(nn.Identity(), GaussianHead(4))
-        inputs = GrowthInputs(Growth(0, 1), torch_generator(0, "head"), lambda: (torch.ones(1, 4), torch.zeros(1)))
-        SLCA().grow(model, inputs)
-        features = torch.ones(3, 4)
-        features[0] = value
-        trained = TrainedPhase(
-            Growth(0, 1),
-            SLCA.default_action,
-            torch_generator(0, "head"),
-            lambda: (features, torch.zeros(3, dtype=torch.long)),
-        )
-        with pytest.raises(Diverged, match="lower the learning rate"):
-            SLCA().fit_head(model, trained)
 
 
 class TestWhenTheNetworkIsFrozen:

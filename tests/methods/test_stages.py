@@ -45,6 +45,12 @@ def test_a_cosine_falls_from_the_full_rate_almost_to_zero(epochs: int, start: fl
         ("podnet", {"flat": "much"}, "option flat='much' must be a number of at least 0"),
         ("der", {"first": "wram"}, "option first='wram'; did you mean 'warm'"),
         ("foster", {"beta1_falls": -1}, "option beta1_falls"),
+        ("aanets", {"base": "icarl"}, "option base='icarl'; known: lucir, podnet"),
+        ("aanets", {"alpha": 1.5}, "alpha=1.5 must be a share between 0 and 1, or 'learned'"),
+        ("aanets", {"alpha": "learn"}, "must be a share between 0 and 1, or 'learned'"),
+        ("aanets", {"eta": "restart"}, "eta='restart'; did you mean 'restarted'"),
+        ("aanets", {"eta": 1.0}, "eta=1.0; known: kept, restarted"),
+        ("aanets", {"base": "lucir", "lambda_base": -1.0}, "lambda_base=-1.0 must be a number of at least 0"),
     ],
 )
 def test_wrong_words_get_the_right_one(name: str, options: dict[str, float | str], words: str) -> None:

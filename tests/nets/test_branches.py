@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import copy
-
 import numpy as np
 import pytest
 import torch
@@ -125,20 +123,3 @@ def test_what_is_trained(part: Part, old_rows: bool, expected: set[str]) -> None
     for branch in expected & {"stable", "plastic"}:
         names = {name for name, _ in model.named_parameters() if name.startswith(f"backbone.{branch}.")}
         assert names <= trained
-
-
-def test_a_teacher_of_two_branches_is_folded_and_computes_the_same() -> None:
-    model = model_of_two_branches().eval()
-    before = copy.deepcopy(model.state_dict())
-    global_state = torch.get_rng_state()
-    teacher = model.teacher()
-    assert not any(isinstance(module, nn.BatchNorm2d | ScaledConv) for module in teacher.modules())
-    assert not any(parameter.requires_grad for parameter in teacher.parameters())
-    with torch.no_grad():
-        found, expected = teacher(images()), model(images())
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-4, atol=1e-5)
-    for one, other in zip(found.maps, expected.maps, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
-    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-    assert torch.equal(torch.get_rng_state(), global_state)
-    assert next(model.teacher(torch.bfloat16).backbone.parameters()).dtype == torch.bfloat16

@@ -100,20 +100,6 @@ class TestInAModel:
         torch.testing.assert_close(own.eval()(images()).features, other.eval()(images()).features, rtol=0, atol=0)
         assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
-    def test_a_teacher_is_folded_altogether_and_computes_the_same(self) -> None:
-        model = model_of(doubled()).eval()
-        before = copy.deepcopy(model.state_dict())
-        teacher = model.teacher()
-        assert not any(isinstance(module, nn.BatchNorm2d) for module in teacher.modules())
-        with torch.no_grad():
-            torch.testing.assert_close(teacher(images()).logits, model(images()).logits, rtol=1e-4, atol=1e-5)
-            low = model.teacher(torch.bfloat16)
-            with torch.autocast("cpu", torch.bfloat16):
-                found = low(images()).features
-        assert {value.dtype for value in low.backbone.parameters()} == {torch.bfloat16}
-        torch.testing.assert_close(found, model(images()).features.detach(), rtol=0.05, atol=0.1)
-        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
 
 def as_if_moved(frozen: Frozen) -> None:
     with torch.no_grad():

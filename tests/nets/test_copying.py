@@ -66,17 +66,6 @@ def test_so_is_a_network_of_ones_own() -> None:
     assert (net.notes, net.counts, net.names) == ({}, {"a": [1]}, set())
 
 
-def test_hooks_belong_to_the_one_or_the_other() -> None:
-    net, heard = Noted(), list[str]()
-    net.layer.register_forward_hook(lambda *_: heard.append("before"))
-    made = copy_network(net)
-    made.register_forward_pre_hook(lambda *_: heard.append("after"))
-    net(torch.zeros(1, 3))
-    assert heard == ["before", "before"]
-    made(torch.zeros(1, 3))
-    assert heard[2:] == ["after", "before", "before"]
-
-
 def test_what_is_shared_stays_what_it_is() -> None:
     net = nn.Sequential(Noted(), nn.Linear(3, 2))
     made = copy_network(net, [net[0], net[1].bias])

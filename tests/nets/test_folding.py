@@ -1,42 +1,54 @@
+"""A teacher is frozen, its norms are folded, and it computes what the model does in eval mode."""
+
 from __future__ import annotations
 
 import pytest
 import torch
 from torch import nn
 
-from poise.nets import VARIANTS, Model, build_backbone, build_head
+from poise.nets import VARIANTS, Backbone, Branches, Concatenated, Model, ScaledConv, build_backbone, build_head
+
+from .test_branches import as_if_trained, generator
+
+NETS = [*(f"resnet32/{variant}" for variant in VARIANTS), "resnet18/lucir", "pod-resnet18/pod"]
+OWN = {
+    **{name: (lambda name=name: build_backbone(name, "", 3, 1)) for name in NETS},
+    "two branches": lambda: Branches(build_backbone("small", "lucir", 3, 1)),
+    "side by side": lambda: Concatenated.expanding(build_backbone("small/ordinary", "", 3, 1)),
+}
 
 
-@pytest.mark.parametrize(
-    "net", [*(f"resnet32/{variant}" for variant in VARIANTS), "resnet18/lucir", "pod-resnet18/pod"]
-)
-def test_a_folded_teacher_computes_the_same(net: str) -> None:
-    generator = torch.Generator().manual_seed(1)
-    backbone = build_backbone(net, "lucir", 3, seed=1)
-    model = Model(backbone, build_head("cosine", backbone.width))
-    model.head.grow(4, generator)
-    images = torch.randn(8, 3, 32, 32, generator=generator).double()  # processors round floats differently
+def model_of(net: Backbone) -> Model:
+    model = Model(net, build_head("cosine", net.width))
+    model.head.grow(4, generator(3))
+    as_if_trained(model)
+    return model
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_it_computes_the_same_without_norms_and_leaves_the_model_alone(kind: str) -> None:
+    model = model_of(OWN[kind]())
+    images = torch.randn(4, 3, 32, 32, generator=generator(5)).double()  # processors round floats differently
+    model.backbone.double()
+    before, global_state = {name: value.clone() for name, value in model.state_dict().items()}, torch.get_rng_state()
+    teacher = model.teacher(torch.float64)
     with torch.no_grad():
-        for module in model.modules():
-            if isinstance(module, nn.BatchNorm2d):  # statistics and factors as after training, not 0 and 1
-                module.weight.uniform_(0.5, 1.5, generator=generator)
-                module.bias.normal_(0, 0.1, generator=generator)
-                module.running_mean = torch.randn(module.num_features, generator=generator) * 0.1
-                module.running_var = torch.rand(module.num_features, generator=generator) + 0.5
-        model.backbone.double()
-        expected = model.eval()(images)
-        found = model.teacher(torch.float64)(images)
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in model.teacher().modules())
-    torch.testing.assert_close(found.features, expected.features, rtol=1e-6, atol=1e-6)
-    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-6, atol=1e-6)
-
-
-def test_a_teacher_is_frozen_and_leaves_the_model_alone() -> None:
-    model = Model(build_backbone("small", "lucir", 1, seed=0), build_head("linear", 64))
-    model.head.grow(3, torch.Generator().manual_seed(0))
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    teacher = model.teacher(torch.bfloat16)
+        expected, found = model.eval()(images), teacher(images)
+    assert not any(isinstance(module, nn.BatchNorm2d | ScaledConv) for module in teacher.modules())
     assert not any(parameter.requires_grad for parameter in teacher.parameters())
-    assert next(teacher.backbone.parameters()).dtype == torch.bfloat16
-    assert teacher.head.new.dtype == torch.float32
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-6, atol=1e-6)
+    for one, other in zip(found.maps, expected.maps, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), global_state)
+
+
+def test_its_backbone_is_in_the_format_of_the_device_and_its_head_in_full() -> None:
+    model = model_of(OWN["side by side"]()).eval()
+    low = model.teacher(torch.bfloat16)
+    assert {value.dtype for value in low.backbone.parameters()} == {torch.bfloat16}
+    assert low.head.new.dtype == torch.float32
+    images = torch.randn(4, 3, 8, 8, generator=generator(5))
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+        found = low(images).features
+    torch.testing.assert_close(found, model(images).features.detach(), rtol=0.05, atol=0.1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -123,17 +124,6 @@ class TestPhases:
         moved = {name for name in STILL if not torch.equal(backbone(learner)[name], net.state_dict()[name])}
         assert moved == {"stem.1.running_mean", "stem.1.running_var", "stem.1.num_batches_tracked"}
 
-    def test_a_network_frozen_altogether_leaves_the_head_to_learn(self, arriving: list[ImageSet]) -> None:
-        net = make_net().requires_grad_(False).eval()
-        learner = learner_of(CASES["finetuned"], net)
-        rows = []
-        for images in arriving[:2]:
-            learner.partial_fit(images.pixels, images.labels)
-            assert same(backbone(learner), net.state_dict())
-            assert learner.model is not None
-            rows.append(learner.model.head.rows().detach().clone())
-        assert not torch.equal(rows[1][:2], rows[0])
-
     def test_loaded_into_a_network_that_is_not_frozen_it_still_is(
         self, arriving: list[ImageSet], tmp_path: Path
     ) -> None:
@@ -189,74 +179,36 @@ class TestParts:
             assert model.backbone.get_submodule("body").training is mode
             assert not model.backbone.get_submodule("stem.1").training
 
-    def test_stages_of_the_head_do_not_unfreeze_what_comes_after_them(self, arriving: list[ImageSet]) -> None:
-        learner, start = learner_of(CASES["finetuned"], make_net()), make_net().state_dict()
-        stages = []
-        for images in arriving:
-            for event in learner.fitting(images.pixels, images.labels):
-                stages += [event.stage] if isinstance(event, StageDone) else []
-        assert stages == ["main", "main", "balance", "main", "balance"]
-        assert all(torch.equal(backbone(learner)[name], start[name]) for name in FROZEN)
 
-    def test_what_a_training_may_change_is_all_but_the_frozen_part(self) -> None:
-        model = model_of(make_net())
-        places = {value.data_ptr() for value in model.changing().values()}
-        state = model.backbone.state_dict()
-        assert not places & {state[name].data_ptr() for name in FROZEN}
-        assert {state[name].data_ptr() for name in state if name not in FROZEN} <= places
-        assert model.head.new.data_ptr() in places
-
-
-class TestSharing:
-    def places(self, model: Model) -> dict[str, int]:
+def test_copies_teachers_trials_and_the_next_phase_share_the_frozen_part_and_nothing_else(
+    arriving: list[ImageSet], cpu: Backend
+) -> None:
+    def places(model: Model) -> dict[str, int]:
         return {name: value.data_ptr() for name, value in model.backbone.state_dict().items()}
 
-    def assert_shared(self, one: Model, other: Model) -> None:
-        here, there = self.places(one), self.places(other)
+    learner = learner_of(CASES["lucir"], make_net())
+    learner.partial_fit(arriving[0].pixels, arriving[0].labels)
+    assert learner.memory_ is not None
+    assert learner.model is not None
+    model = learner.model
+    phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
+    begun = LocalPhase.of(phase.context, learner.memory_.exemplars, phase.new)
+    trainers = [Lane(cpu).trainer(begun, learner.action_, 1, ()) for _ in range(2)]
+    models = [model, model.copy(), model.copy().copy(), *(trainer.model for trainer in trainers)]
+    for one, other in combinations(models, 2):
+        here, there = places(one), places(other)
         assert {name for name in here if here[name] == there[name]} == set(FROZEN)
         assert one.backbone.get_submodule("stem") is other.backbone.get_submodule("stem")
-
-    def test_copies_share_the_frozen_part_and_nothing_else(self) -> None:
-        model = model_of(make_net())
-        self.assert_shared(model.copy(), model)
-        self.assert_shared(model.copy().copy(), model)
-
-    def test_so_does_a_teacher(self) -> None:
-        model = model_of(make_net()).train()
-        teacher = model.teacher()
-        self.assert_shared(teacher, model)
-        assert not any(module.training for module in (teacher, teacher.head, *teacher.backbone.modules()))
-        assert not any(parameter.requires_grad for parameter in teacher.parameters())
-        assert model.backbone.get_submodule("body").training
-        assert model.backbone.get_parameter("body.0.weight").requires_grad
-
-    def test_so_do_the_trainings_of_trials(self, arriving: list[ImageSet], cpu: Backend) -> None:
-        learner = learner_of(CASES["lucir"], make_net())
-        learner.partial_fit(arriving[0].pixels, arriving[0].labels)
-        assert learner.memory_ is not None
-        assert learner.model is not None
-        phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
-        begun = LocalPhase.of(phase.context, learner.memory_.exemplars, phase.new)
-        trainers = [Lane(cpu).trainer(begun, learner.action_, 1, ()) for _ in range(2)]
-        for trainer in trainers:
-            self.assert_shared(trainer.model, learner.model)
-            assert trainer.teacher is not None
-            self.assert_shared(trainer.teacher, learner.model)
-        first, second = (self.places(trainer.model) for trainer in trainers)
-        assert {name for name in first if first[name] == second[name]} == set(FROZEN)
-        before = {name: value.clone() for name, value in trainers[1].model.state_dict().items()}
-        list(trainers[0].run())
-        assert same(before, trainers[1].model.state_dict())
-
-    def test_so_does_the_next_phase(self, arriving: list[ImageSet]) -> None:
-        learner = learner_of(CASES["lucir"], make_net())
-        models = []
-        for images in arriving:
-            models.append(learner.partial_fit(images.pixels, images.labels).model)
-        assert models[0] is not None
-        for model in models[1:]:
-            assert model is not None
-            self.assert_shared(model, models[0])
+    teacher = trainers[0].teacher
+    assert teacher is not None
+    assert {name for name, place in places(teacher).items() if place == places(model)[name]} == set(FROZEN)
+    assert not any(module.training for module in (teacher, teacher.head, *teacher.backbone.modules()))
+    assert not any(parameter.requires_grad for parameter in teacher.parameters())
+    before = {name: value.clone() for name, value in trainers[1].model.state_dict().items()}
+    list(trainers[0].run())
+    assert same(before, trainers[1].model.state_dict())
+    learner.partial_fit(arriving[1].pixels, arriving[1].labels)
+    assert {name for name, place in places(learner.model).items() if place == places(model)[name]} == set(FROZEN)
 
 
 class TestSaved:

@@ -110,11 +110,12 @@ class TestWhichKernels:
         ("width", "side", "expected"),
         [(16, 32, True), (16, 224, True), (64, 8, True), (64, 32, True), (64, 56, False), (128, 8, False)],
     )
-    def test_a_convolution(self, width: int, side: int, expected: bool) -> None:
+    def test_a_convolution(self, width: int, side: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(resnet, "_kernels", lambda device: sys)
         with FakeTensorMode():
             x = torch.empty(2, width, side, side, dtype=torch.bfloat16, device="cuda")
             weight = torch.empty(width, width, 3, 3, dtype=torch.bfloat16, device="cuda")
-        assert resnet._is_thin(weight, x) is expected
+        assert (resnet._thin_kernels(x, weight) is sys) is expected
 
     def test_a_teacher_in_full_precision_sees_bf16(self) -> None:
         conv = torch.nn.Conv2d(16, 16, 3, padding=1)
@@ -235,13 +236,11 @@ class TestANetwork:
             assert off < (2e-2 if name in gradients else 1e-3), (name, off)
 
     def test_a_folded_teacher_in_bf16(self, variant: str) -> None:
-        from poise.nets import fold_norms
-
         net = build_backbone("resnet32", variant, 3, 0).cuda().eval()
         x = drawn(32, 3, 32, 32, seed=0)
         with torch.no_grad():
             expected = net(x).vector
-            fold_norms(net)
+            net.fold()
             net.bfloat16().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
             with torch.autocast("cuda", torch.bfloat16):
                 found = net(x).vector.float()

@@ -11,6 +11,8 @@ from poise.errors import UserError
 from poise.nets import build_backbone, feature_width
 from poise.nets.resnet import Block, ResNet
 
+BLOCKS = {"small": 3, "resnet32": 15, "resnet18": 8}
+
 
 def parameters(net: nn.Module) -> int:
     return sum(parameter.numel() for parameter in net.parameters())
@@ -63,84 +65,62 @@ def test_parameter_counts_are_those_of_the_papers_networks(name: str, variant: s
     assert parameters(build_backbone(name, variant, 3, seed=0)) == count
 
 
-class TestWhereReluIs:
-    @pytest.mark.parametrize("name", ["small", "resnet32", "resnet18"])
-    def test_lucir_leaves_out_only_the_last_one(self, name: str) -> None:
-        outputs = block_outputs(build_backbone(name, "lucir", 3, 0), some_images(2, 32))
-        assert all(output.min() >= 0 for output in outputs[:-1])
-        assert outputs[-1].min() < 0
-
-    @pytest.mark.parametrize("name", ["small", "resnet32", "resnet18"])
-    def test_ordinary_has_all_of_them(self, name: str) -> None:
-        outputs = block_outputs(build_backbone(name, "ordinary", 3, 0), some_images(2, 32))
-        assert all(output.min() >= 0 for output in outputs)
-
-    def test_foster_has_all_of_them_and_shortcuts_without_parameters(self) -> None:
-        net = build_backbone("resnet32", "foster", 3, 0)
-        outputs = block_outputs(net, some_images(2, 32))
-        assert len(outputs) == 15
-        assert all(output.min() >= 0 for output in outputs)
-        assert not any(module.kernel_size == (1, 1) for module in net.modules() if isinstance(module, nn.Conv2d))
-
-    def test_pod_has_none_after_an_addition(self) -> None:
-        net = build_backbone("resnet32", "pod", 3, 0)
-        for norm in second_norms(net):
-            nn.init.ones_(norm.weight)
-        outputs = block_outputs(net, some_images(2, 32))
-        assert len(outputs) == 15
-        assert all(output.min() < 0 for output in outputs)
-
-    @pytest.mark.parametrize("name", ["resnet18", "pod-resnet18", "cifar-resnet18"])
-    def test_pod_has_one_after_the_first_addition_of_each_level_of_a_resnet18(self, name: str) -> None:
-        net = build_backbone(name, "pod", 3, 0)
-        assert not any(bool(norm.weight.any()) for norm in second_norms(net))
-        for norm in second_norms(net):
-            nn.init.ones_(norm.weight)
-        outputs = block_outputs(net, some_images(2, 32))
-        assert [bool(output.min() < 0) for output in outputs] == [False, True] * 4
-
-    @pytest.mark.parametrize(("variant", "negative"), [("lucir", True), ("ordinary", False)])
-    def test_features_can_be_negative_in_lucir_only(self, variant: str, negative: bool) -> None:
-        net = build_backbone("resnet32", variant, 3, 0)
-        nn.init.constant_(second_norms(net)[-1].bias, -10.0)
-        with torch.no_grad():
-            assert bool((net(some_images(4, 32)).vector < 0).any()) is negative
+#: By the outputs of its blocks, which of them can be negative: no ReLU follows their addition.
+WITHOUT_RELU = {
+    **{(name, "lucir"): [False] * (count - 1) + [True] for name, count in BLOCKS.items()},
+    **{(name, "ordinary"): [False] * count for name, count in BLOCKS.items()},
+    ("resnet32", "foster"): [False] * 15,
+    ("resnet32", "pod"): [True] * 15,
+    **{(name, "pod"): [False, True] * 4 for name in ("resnet18", "pod-resnet18", "cifar-resnet18")},
+}
 
 
-class TestShapes:
-    def test_maps_of_resnet32(self) -> None:
-        with torch.no_grad():
-            found = build_backbone("resnet32", "lucir", 3, 0)(some_images(2, 32))
-        assert [tuple(m.shape[1:]) for m in found.maps] == [(16, 32, 32), (32, 16, 16), (64, 8, 8)]
-        assert torch.allclose(found.vector, found.maps[-1].mean(dim=(2, 3)))
+@pytest.mark.parametrize(("name", "variant"), WITHOUT_RELU, ids="/".join)
+def test_where_relu_follows_an_addition(name: str, variant: str) -> None:
+    net = build_backbone(name, variant, 3, 0)
+    for norm in second_norms(net) if variant == "pod" else ():
+        nn.init.ones_(norm.weight)  # which start at zero
+    outputs = block_outputs(net, some_images(2, 32))
+    assert [bool(output.min() < 0) for output in outputs] == WITHOUT_RELU[name, variant]
 
-    def test_pod_has_four_maps_the_last_from_one_block(self) -> None:
-        net = build_backbone("resnet32", "pod", 3, 0)
-        with torch.no_grad():
-            found = net(some_images(2, 32))
-        assert [tuple(m.shape[1:]) for m in found.maps] == [(16, 32, 32), (32, 16, 16), (64, 8, 8), (64, 8, 8)]
+
+def test_shortcuts_of_foster_have_no_parameters() -> None:
+    net = build_backbone("resnet32", "foster", 3, 0)
+    assert not any(module.kernel_size == (1, 1) for module in net.modules() if isinstance(module, nn.Conv2d))
+
+
+@pytest.mark.parametrize(("variant", "negative"), [("lucir", True), ("ordinary", False)])
+def test_features_can_be_negative_in_lucir_only(variant: str, negative: bool) -> None:
+    net = build_backbone("resnet32", variant, 3, 0)
+    nn.init.constant_(second_norms(net)[-1].bias, -10.0)
+    with torch.no_grad():
+        assert bool((net(some_images(4, 32)).vector < 0).any()) is negative
+
+
+@pytest.mark.parametrize(
+    ("name", "side", "maps"),
+    [
+        ("resnet32/lucir", 32, [(16, 32), (32, 16), (64, 8)]),
+        ("resnet32/pod", 32, [(16, 32), (32, 16), (64, 8), (64, 8)]),
+        ("resnet18/lucir", 96, [(64, 24), (128, 12), (256, 6), (512, 3)]),
+        ("pod-resnet18/pod", 96, [(64, 48), (128, 24), (256, 12), (512, 6)]),  # of twice the resolution
+        ("cifar-resnet18/pod", 64, [(64, 64), (128, 32), (256, 16), (512, 8)]),  # no pooling
+        ("cifar-resnet18/ordinary", 32, [(64, 32), (128, 16), (256, 8), (512, 4)]),
+    ],
+)
+def test_maps_of_every_level(name: str, side: int, maps: list[tuple[int, int]]) -> None:
+    net = build_backbone(name, "", 3, 0)
+    with torch.no_grad():
+        found = net(some_images(1, side))
+    assert [tuple(each.shape[1:]) for each in found.maps] == [(width, size, size) for width, size in maps]
+    assert torch.allclose(found.vector, found.maps[-1].mean(dim=(2, 3)))
+    if name == "resnet32/pod":
         assert [len(level) for level in net.levels if isinstance(level, nn.Sequential)] == [5, 5, 4, 1]
 
-    def test_resnet18_reads_large_images(self) -> None:
-        with torch.no_grad():
-            found = build_backbone("resnet18", "lucir", 3, 0)(some_images(1, 96))
-        assert [tuple(m.shape[1:]) for m in found.maps] == [(64, 24, 24), (128, 12, 12), (256, 6, 6), (512, 3, 3)]
-        assert found.vector.shape == (1, 512)
 
-    def test_podnets_resnet18_has_maps_of_twice_the_resolution(self) -> None:
-        with torch.no_grad():
-            found = build_backbone("pod-resnet18", "pod", 3, 0)(some_images(1, 96))
-        assert [tuple(m.shape[1:]) for m in found.maps] == [(64, 48, 48), (128, 24, 24), (256, 12, 12), (512, 6, 6)]
-
-    def test_tiny_images_keep_their_resolution_in_the_stem_without_pooling(self) -> None:
-        with torch.no_grad():
-            found = build_backbone("cifar-resnet18", "pod", 3, 0)(some_images(1, 64))
-        assert [tuple(m.shape[1:]) for m in found.maps] == [(64, 64, 64), (128, 32, 32), (256, 16, 16), (512, 8, 8)]
-
-    def test_grey_images(self) -> None:
-        net = build_backbone("small", "ordinary", 1, 0)
-        with torch.no_grad():
-            assert net(torch.zeros(2, 1, 8, 8)).vector.shape == (2, 64)
+def test_grey_images() -> None:
+    with torch.no_grad():
+        assert build_backbone("small", "ordinary", 1, 0)(torch.zeros(2, 1, 8, 8)).vector.shape == (2, 64)
 
 
 class TestInitialValues:
@@ -175,12 +155,9 @@ class TestInitialValues:
         assert torch.equal(outputs[5][:, :16], stem[:, :, ::2, ::2])
         assert not outputs[5][:, 16:].any()
 
-    def test_blocks_of_ders_resnet18_do_so_too(self) -> None:
-        net = build_backbone("cifar-resnet18", "ordinary", 3, seed=0)
-        assert not any(bool(norm.weight.any()) for norm in second_norms(net))
-        with torch.no_grad():
-            maps = net(some_images(1, 32)).maps
-        assert [tuple(m.shape[1:]) for m in maps] == [(64, 32, 32), (128, 16, 16), (256, 8, 8), (512, 4, 4)]
+    def test_blocks_of_ders_and_podnets_resnet18_do_so_too(self) -> None:
+        for name in ("cifar-resnet18/ordinary", "pod-resnet18/pod", "resnet18/pod"):
+            assert not any(bool(norm.weight.any()) for norm in second_norms(build_backbone(name, "", 3, seed=0)))
 
     def test_blocks_of_lucir_do_not(self) -> None:
         net = build_backbone("resnet32", "lucir", 3, seed=0)
@@ -213,8 +190,8 @@ class TestOnesOwnNet:
     @pytest.mark.parametrize(
         ("net", "words"),
         [
-            (nn.Linear(5, 2), "does not take images of shape"),
-            (nn.Conv2d(3, 4, 3), r"must return features of shape \[batch, width\]"),
+            (nn.Linear(5, 2), r"does not map images of shape \(3, 8, 8\)"),
+            (nn.Conv2d(3, 4, 3), r"to features \[batch, width\]: it returns \[1, 4, 6, 6\]"),
         ],
     )
     def test_a_net_that_does_not_fit_is_refused_in_one_line(self, net: nn.Module, words: str) -> None:

@@ -20,6 +20,8 @@ pytestmark = pytest.mark.gpu
 GROWTH = Growth(old=4, new=2)
 IMAGES = 75  # with batches of 32: two full ones and a smaller last one
 FEWER = 70  # of which the last few join the one before
+JITTERED = Augmentation(brightness=0.2)
+Outcome = tuple[dict[str, Tensor], list[float]]
 
 
 CASES: dict[str, tuple[str, dict[str, float | str]]] = {
@@ -27,16 +29,15 @@ CASES: dict[str, tuple[str, dict[str, float | str]]] = {
     "aanets-learned": ("aanets", {"alpha": "learned"}),
     "aanets-lucir": ("aanets", {"base": "lucir"}),
 }
+BOTH = pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
 
 
 @pytest.fixture(params=CASES)
 def make_trainer(
     request: pytest.FixtureRequest, make_trainer: Callable[..., Trainer], make_images: Callable[..., ImageSet]
 ) -> Callable[..., Trainer]:
-    jittered = Augmentation(brightness=0.2)
-
     def make(
-        *, capture: bool, precision: str = "fp32", augmentation: Augmentation = jittered, **others: Any
+        *, capture: bool, precision: str = "fp32", augmentation: Augmentation = JITTERED, **others: Any
     ) -> Trainer:
         backend = replace(make_backend("cuda", precision, True), capture=capture)
         with backend.active():
@@ -52,53 +53,50 @@ def make_trainer(
                 batch=32,
             )
         backend.synchronise()  # it is looked at from other streams, too
+        assert trainer.captures is capture
         return trainer
 
     return make
 
 
-def trained(trainer: Trainer) -> tuple[dict[str, Tensor], list[float]]:
-    losses = [event.loss for event in trainer.context.backend.guard(trainer.run()) if isinstance(event, EpochDone)]
+def trained(trainer: Trainer) -> Outcome:
+    with trainer.context.backend.active():
+        losses = [event.loss for event in trainer.run() if isinstance(event, EpochDone)]
     trainer.context.backend.synchronise()
     return {name: value.cpu() for name, value in trainer.model.state_dict().items()}, losses
 
 
+def assert_same(found: Outcome, wanted: Outcome) -> None:
+    assert found[1] == wanted[1]
+    for name, value in wanted[0].items():
+        assert torch.equal(found[0][name], value), name
+
+
 def test_captured_equals_eager_exactly_in_deterministic_mode(make_trainer: Callable[..., Trainer]) -> None:
-    eager, eager_losses = trained(make_trainer(capture=False))
-    captured, captured_losses = trained(make_trainer(capture=True))  # 17 epochs of 3 steps
-    assert captured_losses == eager_losses
-    for name, value in eager.items():
-        assert torch.equal(captured[name], value), name
+    assert_same(trained(make_trainer(capture=True)), trained(make_trainer(capture=False)))  # 17 epochs of 3 steps
 
 
-@pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
+@BOTH
 def test_captured_equals_eager_exactly_with_a_larger_last_batch(
     make_trainer: Callable[..., Trainer], make_images: Callable[..., ImageSet]
 ) -> None:
     images = make_images([number % sum(GROWTH) for number in range(FEWER)], shape=(3, 32, 32))
-    eager, eager_losses = trained(make_trainer(capture=False, images=images))
-    captured, captured_losses = trained(make_trainer(capture=True, images=images))  # 17 epochs of 2 steps
-    assert captured_losses == eager_losses
-    for name, value in eager.items():
-        assert torch.equal(captured[name], value), name
+    captured, eager = (trained(make_trainer(capture=capture, images=images)) for capture in (True, False))
+    assert_same(captured, eager)  # 17 epochs of 2 steps
 
 
-@pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
+@BOTH
 @pytest.mark.parametrize("name", STRONGER)
 def test_captured_equals_eager_exactly_with_a_stronger_augmentation(
     name: str, make_trainer: Callable[..., Trainer]
 ) -> None:
-    augmentation = Augmentation(brightness=0.2).stronger(name)
-    eager, eager_losses = trained(make_trainer(capture=False, augmentation=augmentation))
-    captured, captured_losses = trained(make_trainer(capture=True, augmentation=augmentation))
-    assert captured_losses == eager_losses
-    for key, value in eager.items():
-        assert torch.equal(captured[key], value), key
-    plain = trained(make_trainer(capture=True))[1]  # captured in the same process, beside the other
-    assert plain != captured_losses
+    stronger = JITTERED.stronger(name)
+    captured, eager = (trained(make_trainer(capture=capture, augmentation=stronger)) for capture in (True, False))
+    assert_same(captured, eager)
+    assert trained(make_trainer(capture=True))[1] != captured[1]  # captured in the same process, beside the other
 
 
-@pytest.mark.parametrize("make_trainer", ["lucir", "podnet"], indirect=True)
+@BOTH
 def test_crops_of_images_of_different_sizes_are_the_same_eager_captured_and_streamed(
     make_trainer: Callable[..., Trainer],
 ) -> None:
@@ -109,17 +107,12 @@ def test_crops_of_images_of_different_sizes_are_the_same_eager_captured_and_stre
     store = FlatStore(flat, lengths.cumsum(0) - lengths, sizes, (3, 32, 32))
     images = ImageSet(store, torch.arange(IMAGES) % sum(GROWTH), torch.arange(IMAGES))
     resized = Augmentation(pad=0, brightness=0.2, resized=0.08)
-
-    def outcome(*, capture: bool, resident: bool) -> tuple[dict[str, Tensor], list[float]]:
-        trainer = make_trainer(capture=capture, augmentation=resized, images=images, resident=resident)
-        assert isinstance(trainer._engine.runner, CapturedRunner) is capture
-        return trained(trainer)
-
-    eager, eager_losses = outcome(capture=False, resident=True)
-    for found, losses in (outcome(capture=True, resident=True), outcome(capture=True, resident=False)):
-        assert losses == eager_losses
-        for name, value in eager.items():
-            assert torch.equal(found[name], value), name
+    eager, captured, streamed = (
+        trained(make_trainer(capture=capture, augmentation=resized, images=images, resident=resident))
+        for capture, resident in ((False, True), (True, True), (True, False))
+    )
+    assert_same(captured, eager)
+    assert_same(streamed, eager)
 
 
 def test_captured_is_near_eager_in_bf16(make_trainer: Callable[..., Trainer]) -> None:
@@ -131,14 +124,11 @@ def test_captured_is_near_eager_in_bf16(make_trainer: Callable[..., Trainer]) ->
 
 def test_capturing_leaves_no_trace(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer(capture=True)
-    before, _ = trainer.state()
-    before = {name: value.clone() for name, value in before.items()}
-    runner = trainer._engine.runner
-    assert isinstance(runner, CapturedRunner)
     with trainer.context.backend.active():
-        runner._capture()
+        engine = trainer._begin_stage(trainer.stages[0])
+        tensors = [*trainer.model.state_dict().values(), *engine.optimiser.tensors()]
+        before = [value.clone() for value in tensors]
+        assert isinstance(engine.runner, CapturedRunner)
+        engine.runner._capture()
     trainer.context.backend.synchronise()
-    after, _ = trainer.state()
-    assert before.keys() == after.keys()
-    for name, value in before.items():
-        assert torch.equal(after[name], value), name
+    assert all(torch.equal(value, kept) for value, kept in zip(tensors, before, strict=True))

@@ -104,6 +104,19 @@ class TestDivergence:
             list(running)
 
 
+@pytest.mark.parametrize(("method", "size"), [("slca", 1e38), ("simplecil", 1e38), ("slca", 1e30)])
+def test_features_that_are_too_large_for_a_computed_head_mean_that_it_diverged(
+    method: str, size: float, make_trainer: Callable[..., Trainer]
+) -> None:
+    """Whether they are infinite, or what a method computes of them: the last step's weights, nobody has looked at."""
+    trainer = make_trainer(method)
+    with torch.no_grad():
+        for value in trainer.model.backbone.get_submodule("levels.2.0.bn2").parameters():
+            value.fill_(size)
+    with pytest.raises(Diverged, match="the features of the trained model are not finite, or too large; lower the"):
+        trainer._conclude()
+
+
 class TestOldRows:
     @pytest.mark.parametrize("method", ["lucir", "icarl"])
     @pytest.mark.parametrize("old_rows", ["frozen", "trained"])

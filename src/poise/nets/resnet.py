@@ -62,9 +62,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def normalise_and_add(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
         """The normalised values plus `shortcut`, then ReLU if `relu`."""
-        width = self.num_features  # not a single value per channel, which torch refuses
-        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
-        kernels = _kernels(x.device) if fits and self.training and self.fuses and x.is_cuda else None
+        kernels = _kernels(x.device) if self._is_fused(x) else None
         if kernels is None:
             return _add_shortcut(super().forward(x), shortcut, relu=relu)
         assert self.running_mean is not None
@@ -81,6 +79,12 @@ class BatchNorm(nn.BatchNorm2d):
             relu=relu,
         )
         return found
+
+    def _is_fused(self, x: Tensor) -> bool:
+        """Whether the fused kernels apply; not to a single value per channel, which torch refuses."""
+        width = self.num_features
+        fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
+        return fits and self.training and self.fuses and x.is_cuda
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
         # Not by way of `nn.BatchNorm2d`, which adds the count to values that lack it.
@@ -119,13 +123,12 @@ def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | 
         else:
             through = conv(x)
         return norm.normalise_and_add(through, shortcut, relu=relu)
-    # A teacher's: its norm is folded, and no gradient is needed.
-    if isinstance(conv, nn.Conv2d) and conv.bias is not None and x.is_cuda and not torch.is_grad_enabled():
+    if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(conv, x):  # a teacher's, its norm folded
         kernels = _thin_kernels(x, conv.weight) if conv.stride == conv.padding == (1, 1) else None
-        if kernels is not None and conv.weight.dtype is torch.bfloat16:
+        if kernels is not None:
             found: Tensor = kernels.convolve_thin_and_add(x, conv.weight, conv.bias, shortcut, relu=relu)
             return found
-        aligned = conv.in_channels % 8 == 0 and x.dtype is conv.weight.dtype is torch.bfloat16  # as cuDNN wants it
+        aligned = conv.in_channels % 8 == 0  # as cuDNN's fused kernels want it
         if relu and aligned and not torch.are_deterministic_algorithms_enabled():
             shape = conv.stride, conv.padding, conv.dilation, conv.groups
             if shortcut is None:
@@ -148,6 +151,11 @@ def _thin_kernels(x: Tensor, weight: Tensor) -> ModuleType | None:
     out, into, *size = weight.shape
     thin = out == into and size == [3, 3] and x.shape[2] * x.shape[3] <= THIN.get(out, 0)
     return _kernels(x.device) if thin and x.numel() < INDEX_LIMIT and x.dtype is torch.bfloat16 else None
+
+
+def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:
+    same = x.dtype is conv.weight.dtype is torch.bfloat16
+    return same and x.is_cuda and not torch.is_grad_enabled()
 
 
 def _add_shortcut(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 
@@ -133,8 +133,7 @@ class Step:
                 teacher = self.teacher(images) if self.teacher is not None else None
         total, terms = weighted_loss(self.objective, student, teacher, labels, batch_labels)
         if not self.names:
-            check_gradient(self.objective.method, terms, total)
-            say_unmatched(self.objective.method, self.weights, terms, self.context.growth)
+            check_loss(self.objective, terms, total)
         self.optimiser.zero_grad()
         (total if weight == 1 else weight * total).backward()  # type: ignore[no-untyped-call]
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
@@ -154,27 +153,29 @@ def moving_statistics(model: Model) -> list[Tensor]:
     return [value for value in found if value is not None]
 
 
+@dataclass(frozen=True)
 class EagerRunner:
     """The reference: one step after the other, wherever the images live."""
 
-    def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
-        self._step, self._feed, self._bounds = step, feed, bounds
+    step: Step
+    feed: Feed
+    bounds: list[tuple[int, int]]
 
     def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
         """Run the steps of an epoch, yielding the values [1, names] of each.
 
         `noise` is the address of this epoch, for networks that draw random numbers themselves.
         """
-        feed, world, crops = self._feed, self._step.context.backend.world, draws.crops(self._feed.shape[1:])
+        feed, world, crops = self.feed, self.step.context.backend.world, draws.crops(self.feed.shape[1:])
         draws = draws.to(feed.device)
-        parts = [world.part_of(*bounds) for bounds in self._bounds]
+        parts = [world.part_of(*bounds) for bounds in self.bounds]
         batches = feed.batches(order, [(part.start, part.stop) for part in parts], crops)
-        for bounds, part, (pixels, labels) in zip(self._bounds, parts, batches, strict=True):
+        for bounds, part, (pixels, labels) in zip(self.bounds, parts, batches, strict=True):
             whole = labels
             if part[:2] != bounds:
                 whole = feed.labels.index_select(0, order[slice(*bounds)].to(feed.device))
-            with addressed_draws(self._step.model, noise + part.start, feed.device):
-                values = self._step(pixels, labels, draws.batch(part.start, part.stop), whole, part.weight)
+            with addressed_draws(self.step.model, noise + part.start, feed.device):
+                values = self.step(pixels, labels, draws.batch(part.start, part.stop), whole, part.weight)
             yield values[None]
 
 
@@ -196,23 +197,20 @@ def check_terms(method: Method, terms: object) -> None:
             raise UserError(f"{begin} returned {name} of shape {list(term.shape)}; {why}")
 
 
-def check_gradient(method: Method, terms: Mapping[str, Tensor], total: Tensor) -> None:
-    """Refuse losses from which nothing can be learned."""
+def check_loss(objective: Objective, terms: Mapping[str, Tensor], total: Tensor) -> None:
+    """Refuse a loss from which nothing can be learned, and warn of axes of an action that are the weight of no term.
+
+    Misspelt ones are. A first phase lacks terms, as does one without new classes; and a method of several stages may
+    have a term in one of them alone. Of poise's own methods it is known that every axis has its term.
+    """
+    method, growth = objective.method, objective.growth
     if not total.requires_grad:
         why = "compute one from student, without detach, item, argmax or no_grad"
         raise UserError(f"method {method.name}: no term ({', '.join(terms)}) has a gradient; {why}")
-
-
-def say_unmatched(method: Method, weights: Iterable[str], terms: Iterable[str], growth: Growth) -> None:
-    """Warn of axes of an action that are the weight of no term, as misspelt ones are.
-
-    A first phase lacks terms, as does one without new classes; and a method of several stages may have a term in one
-    of them alone. Of poise's own methods it is known that every axis has its term.
-    """
     if not (growth.old and growth.new) or len(method.stages(growth)) > 1:
         return
     if type(method).__module__.partition(".")[0] != __name__.partition(".")[0]:
-        for axis in sorted({*weights} - {*terms}):
+        for axis in sorted({*objective.weights} - {*terms}):
             _say_once(method.name, axis, ", ".join(terms))
 
 

@@ -304,12 +304,14 @@ class Trainer:
         Before the first epoch that is nothing: the model grows again as it did.
         """
         assert not self._part, "a training is saved after an epoch, not in its middle"
+        position = {"stage": self.stage, "epoch": self.epoch, "students": sorted(self.students)}
         tensors: dict[str, Tensor] = {}
-        if self.stage or self.epoch:
-            for student, model in self.students.items():
-                if not _is_finite(model):
-                    raise self._divergence_at(0)
-                tensors |= {f"student.{student}.{name}": value for name, value in model.changing().items()}
+        if not (self.stage or self.epoch):
+            return tensors, position
+        for student, model in self.students.items():
+            if not _is_finite(model):
+                raise self._divergence_at(0)
+            tensors |= {f"student.{student}.{name}": value for name, value in model.changing().items()}
         if self.epoch:
             for place, engine in self._engines():
                 for kind, name, value in engine.optimiser.named(engine.step.model):
@@ -318,7 +320,6 @@ class Trainer:
                     tensors |= {f"teacher{place}.{name}": value for name, value in teacher.state_dict().items()}
             if self._picks is not None:
                 tensors["picks"] = self._picks
-        position = {"stage": self.stage, "epoch": self.epoch, "students": sorted(self.students)}
         return {name: value.clone() for name, value in tensors.items()}, position
 
     def restore(self, tensors: Mapping[str, Tensor], position: Mapping[str, Any]) -> None:
