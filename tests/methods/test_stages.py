@@ -44,6 +44,7 @@ def test_a_cosine_falls_from_the_full_rate_almost_to_zero(epochs: int, start: fl
         ("lucir", {"lambda_base": -1.0}, "option lambda_base=-1.0 must be a number of at least 0"),
         ("podnet", {"flat": "much"}, "option flat='much' must be a number of at least 0"),
         ("der", {"first": "wram"}, "option first='wram'; did you mean 'warm'"),
+        ("der", {"warmup": 1.0}, "option warmup=1.0 must be"),
         ("foster", {"beta1_falls": -1}, "option beta1_falls"),
         ("aanets", {"base": "icarl"}, "option base='icarl'; known: lucir, podnet"),
         ("aanets", {"alpha": 1.5}, "alpha=1.5 must be a share between 0 and 1, or 'learned'"),

@@ -45,14 +45,14 @@ Options = dict[str, float | str]
 CASES: list[tuple[str, Options, str | nn.Module]] = [
     ("lucir", {}, "small"),
     ("podnet", {}, "small"),
-    ("aanets", {"base": "lucir", "alpha": "learned", "alpha_lr": 0.1}, "small"),
+    ("aanets", {"base": "lucir", "alpha": "learned"}, "small"),
     ("der", {}, "small"),
     ("foster", {}, "small"),
     ("lucir", {}, Smooth()),
     ("icarl", {"loss": "sigmoid"}, Smooth()),
     ("lwf", {}, Smooth()),
-    ("slca", {"align_epochs": 1, "draws": 8}, Smooth()),
-    ("ranpac", {"adapt": "always"}, Smooth()),
+    ("slca", {}, Smooth()),
+    ("ranpac", {}, Smooth()),
 ]
 
 

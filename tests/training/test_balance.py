@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,13 +11,11 @@ import torch
 from torch import Tensor
 
 from poise import Learner
-from poise.data import Augmentation, ImageSet, Memory, Preprocessing, herd
+from poise.data import ImageSet, herd
 from poise.errors import UserError
-from poise.methods import Growth, ICaRL, Method, Stage, make_method
-from poise.nets import LinearHead, Model, build_backbone, build_head, torch_generator
-from poise.policies import Trial
-from poise.training import Backend, EpochDone, Event, LocalPhase, PhaseContext, Progress, Schedule, StageDone, Trainer
-from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
+from poise.methods import Growth, ICaRL, Method, Stage
+from poise.nets import LinearHead
+from poise.training import EpochDone, Event, LocalPhase, Progress, StageDone, Trainer
 
 from .weights import assert_same, weights
 
@@ -226,40 +224,6 @@ class TestLearner:
         assert learner.model is not None
         old, new = lengths(learner.model.head)
         assert old == pytest.approx(new, rel=1e-5)
-
-
-class TestTrials:
-    @pytest.fixture
-    def make_trials(self, cpu: Backend, make_images: MakeImages) -> Callable[[], Trials]:
-        def make(method: str = "icarl") -> Trials:
-            own = make_method(method)
-            model = Model(build_backbone("small", own.variant, 3, 0), build_head(own.head, 64))
-            model.head.grow(2, torch_generator(0, "head", 0))
-            preprocessing = Preprocessing((0.5,) * 3, (0.25,) * 3, Augmentation(pad=1))
-            context = PhaseContext(
-                model.placed(cpu.device).eval(), own, GROWTH, preprocessing, Schedule(40, 16), cpu, seed=0, phase=1
-            )
-            kept, new = make_images([0, 1] * 6), make_images([2, 3] * 12, seed=1, first=100)
-            none = kept.select(torch.empty(0, dtype=torch.long))
-            return Trials(TrialInputs(context, Memory(kept, none), new, none, 6, TrialSettings()), witness=fingerprint)
-
-        return make
-
-    @pytest.mark.parametrize("balance", ["finetune", "align"])
-    def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(
-        self, balance: str, make_trials: Callable[[], Trials]
-    ) -> None:
-        own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2, continues=0), Trial(2, 0, 4, continues=1)]
-        balanced, going, plain = own.replace(balance=balance), make_trials(), make_trials()
-        found = [going.run_all([Attempt(trial, balanced, "fc", 4)])[0] for trial in rungs]
-        wanted = [plain.run_all([Attempt(trial, own, "fc", 4)])[0] for trial in rungs]
-        assert make_trials().run_all([Attempt(rungs[-1], balanced, "fc", 4)]) == found[-1:]
-        alike = [one.witnessed == other.witnessed for one, other in zip(found, wanted, strict=True)]
-        assert alike == [True, True, False]
-
-
-def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
-    return float(model.head.rows().detach().double().sum())
 
 
 def test_a_given_action_that_means_nothing_to_the_method_is_refused(make_images: MakeImages) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.errors import OutOfMemory
-from poise.methods import AANets, Growth, Lucir, Method, PODNet, make_method
+from poise.methods import AANets, Growth, ICaRL, Lucir, Method, PODNet, make_method
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.training import (
@@ -335,6 +335,17 @@ class TestTrials:
         alone = tried(trials_on(cpu, 1, method), numbered(actions))
         assert tried(trials_on(cpu, 3, method), numbered(actions)) == alone
         assert len({result.witnessed for result in alone}) == len(actions)
+
+    @pytest.mark.parametrize("balance", ["finetune", "align"])
+    def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(self, balance: str, cpu: Backend) -> None:
+        own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2, continues=0), Trial(2, 0, 4, continues=1)]
+        going, plain = trials_on(cpu, 1, ICaRL()), trials_on(cpu, 1, ICaRL())
+        found = [tried(going, [Attempt(trial, own.replace(balance=balance), "fc", 4)])[0] for trial in rungs]
+        wanted = [tried(plain, [Attempt(trial, own, "fc", 4)])[0] for trial in rungs]
+        whole = tried(trials_on(cpu, 1, ICaRL()), [Attempt(rungs[-1], own.replace(balance=balance), "fc", 4)])
+        assert whole == found[-1:]
+        alike = [one.witnessed == other.witnessed for one, other in zip(found, wanted, strict=True)]
+        assert alike == [True, True, False]
 
     @pytest.mark.parametrize("method", FREEZING)
     def test_a_network_that_a_trial_froze_is_not_that_of_the_next_one(

@@ -236,7 +236,7 @@ class StepCache:
         feed: what is trained on.
         begun: the local phase that the present training starts from, if it is one of a trial.
         students: what the method made besides, by name.
-        engines: by the number of the stage, and whether they train what comes `after` each of its epochs.
+        engines: by the number of the stage, and whether they train it or what comes after each of its epochs.
     """
 
     model: Model
@@ -244,7 +244,7 @@ class StepCache:
     feed: Feed
     begun: LocalPhase | None = None
     students: dict[str, Model] = field(default_factory=dict)
-    engines: dict[tuple[int, bool], Engine] = field(default_factory=dict)
+    engines: dict[tuple[int, str], Engine] = field(default_factory=dict)
 
     def load(self, begun: LocalPhase) -> None:
         """Take over what another training starts from, in place."""

@@ -25,6 +25,7 @@ from poise.training.schedule import BALANCE
 from poise.training.step import EagerRunner, Step
 
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
+AFTER = " after"
 
 
 class Trainer:
@@ -69,8 +70,9 @@ class Trainer:
         self.stage = self.epoch = 0
         self._part = 0.0  # of the present epoch that is done
         self._picks: Tensor | None = None  # the images that the present stage selected
-        self._engine: Engine | None = None  # what trains the present stage, once it has begun,
-        self._after: Engine | None = None  # and what follows each of its epochs
+        #: What trains the present stage, once it has begun, and what follows each of its epochs, by what is added to
+        #: the names under which their tensors are stored.
+        self._engines: dict[str, Engine] = {}
 
     @property
     def model(self) -> Model:
@@ -104,7 +106,7 @@ class Trainer:
             stage = self.stages[self.stage]
             epochs = self._length(stage)
             while self.epoch < epochs:
-                engine = self._engine or self._begin_stage(stage)
+                engine = self._engines.get("") or self._begin_stage(stage)
                 if stage.prepare is not None and self.epoch == ceiling(stage.prepare_at * epochs):
                     generator = torch_generator(self.context.seed, "renewed heads", *self._address(stage))
                     stage.prepare(self.students[stage.student], generator)
@@ -115,9 +117,9 @@ class Trainer:
                     self._part += len(values) / len(engine.bounds)
                     detail = f"{stage.name} epoch {self.epoch + 1}/{epochs}"
                     yield Progress(self.context.phase, "training", self.done, self.planned, detail)
-                if stage.after is not None and self._after is not None:
+                if stage.after is not None:
                     falling = self.schedule.rate(stage.after, self.epoch, epochs, self.action.lr)
-                    for _ in self._train_epoch(stage.after, self._after, falling):
+                    for _ in self._train_epoch(stage.after, self._engines[AFTER], falling):
                         pass
                     self.students[stage.after.student].clamp_fusion()
                 means = self._mean_values(record, engine.step.names)
@@ -125,7 +127,7 @@ class Trainer:
                 loss = means.pop("loss")
                 yield EpochDone(self.context.phase, stage.name, self.epoch, epochs, rate, loss, means)
             self.stage, self.epoch = self.stage + 1, 0
-            self._picks = self._engine = self._after = None
+            self._picks, self._engines = None, {}
             if self.stage == len(self.stages):
                 self._conclude()
             yield StageDone(self.context.phase, stage.name)
@@ -215,10 +217,10 @@ class Trainer:
             if each is not None and each.student not in self.students:
                 self._make_student(each.student)
         if stage.after is not None:  # before the stage's own, so that its parameters are trainable in the end
-            self._after = self._prepare_engine(stage.after, is_after=True)
-        self._engine = self._prepare_engine(stage, is_after=False)
+            self._engines[AFTER] = self._prepare_engine(stage.after, AFTER)
+        self._engines[""] = self._prepare_engine(stage, "")
         self._equalise()
-        return self._engine
+        return self._engines[""]
 
     def _equalise(self) -> None:
         """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
@@ -237,7 +239,7 @@ class Trainer:
             held.load_state_dict(made.state_dict())
         self.students[name] = held
 
-    def _prepare_engine(self, stage: Stage, *, is_after: bool) -> Engine:
+    def _prepare_engine(self, stage: Stage, place: str) -> Engine:
         """What is trained, on which images, by which optimiser; what an earlier training captured is used again."""
         self._train_only(stage)
         context, student = self.context, self.students[stage.student]
@@ -252,7 +254,7 @@ class Trainer:
         if stage.trains == "all" and self.captures and context.growth.old:
             parts[OLD_ROWS] = student.head.old_values()
             ratios[OLD_ROWS] = float(context.trains_old_rows(self.action))
-        engine = self._kept.engines.get((self.stage, is_after))
+        engine = self._kept.engines.get((self.stage, place))
         if engine is not None and len(feed) == len(engine.feed):
             engine.restart(self.action, feed, teacher, ratios)
             return engine
@@ -268,7 +270,7 @@ class Trainer:
         bounds = batch_bounds(len(feed), self.schedule.batch)
         runner = CapturedRunner if self.captures else EagerRunner
         engine = Engine(feed, bounds, optimiser, ratios, step, runner(step, feed, bounds))
-        self._kept.engines[self.stage, is_after] = engine
+        self._kept.engines[self.stage, place] = engine
         return engine
 
     def _train_only(self, stage: Stage) -> None:
@@ -313,7 +315,7 @@ class Trainer:
                 raise self._divergence_at(0)
             tensors |= {f"student.{student}.{name}": value for name, value in model.changing().items()}
         if self.epoch:
-            for place, engine in self._engines():
+            for place, engine in self._engines.items():
                 for kind, name, value in engine.optimiser.named(engine.step.model):
                     tensors[f"{kind}{place}.{name}"] = value
                 if (teacher := self._own_teacher(engine)) is not None:
@@ -336,16 +338,11 @@ class Trainer:
         if "picks" in tensors:
             self._picks = tensors["picks"].to(self.feed.labels.device)
         self._begin_stage(self.stages[self.stage])
-        for place, engine in self._engines():
+        for place, engine in self._engines.items():
             for kind, name, value in engine.optimiser.named(engine.step.model):
                 value.copy_(tensors[f"{kind}{place}.{name}"])
             if (teacher := self._own_teacher(engine)) is not None:
                 teacher.load_state_dict(store.under(f"teacher{place}", tensors))
-
-    def _engines(self) -> list[tuple[str, Engine]]:
-        """What trains the present stage, by what is added to the names under which its tensors are stored."""
-        engines = {"": self._engine, " after": self._after}
-        return [(place, engine) for place, engine in engines.items() if engine is not None]
 
     def _own_teacher(self, engine: Engine) -> Model | None:
         """A teacher that was made of a student when the stage began: that one may have been trained since."""

@@ -152,13 +152,22 @@ def test_more_images_of_known_classes(arriving: list[ImageSet], make_images: Mak
 
 
 class TestWhereFeaturesDoNotSuffice:
-    def test_a_network_of_which_one_parameter_is_trained(self, arriving: list[ImageSet]) -> None:
+    @pytest.mark.parametrize("case", ["one parameter is trained", "training mode"])
+    def test_a_network_that_is_not_frozen_altogether(self, case: str, arriving: list[ImageSet]) -> None:
         net = frozen_net()
-        net.last.bias.requires_grad_(True)
-        assert len(shown_in_second_phase(net, "icarl", arriving)) > 3
-
-    def test_a_network_in_training_mode(self, arriving: list[ImageSet]) -> None:
-        assert len(shown_in_second_phase(frozen_net().train(), "icarl", arriving)) > 3
+        if case == "training mode":
+            net.train()
+        else:
+            net.last.bias.requires_grad_(True)
+        learner = Learner("icarl", net=net, **SETTINGS)
+        learn(learner, arriving[:1])
+        assert learner.model is not None
+        assert isinstance(learner.model.backbone, Net)
+        shown = learner.model.backbone.shown
+        shown.clear()
+        learn(learner, arriving[1:2])
+        assert isinstance(learner.model.backbone, Net)
+        assert len([*shown, *learner.model.backbone.shown]) > 3
 
     def test_a_method_that_looks_at_maps(self, arriving: list[ImageSet]) -> None:
         net = build_backbone("small", "pod", 3, 0).requires_grad_(False).eval()
@@ -167,20 +176,6 @@ class TestWhereFeaturesDoNotSuffice:
         assert learner.model is not None
         found = learner.model.backbone(torch.zeros(1, 3, 8, 8))
         assert isinstance(found, Features)
-
-
-def shown_in_second_phase(net: Net, method: str, arriving: list[ImageSet]) -> list[int]:
-    learner = Learner(method, net=net, **SETTINGS)
-    learn(learner, arriving[:1])
-    assert learner.model is not None
-    backbone = learner.model.backbone
-    assert isinstance(backbone, Net)
-    seen = backbone.shown
-    seen.clear()
-    learn(learner, arriving[1:2])
-    learned = learner.model.backbone
-    assert isinstance(learned, Net)
-    return [*seen, *learned.shown]
 
 
 @pytest.mark.parametrize(("method", "shown"), [("icarl", True), ("ranpac", False)])
