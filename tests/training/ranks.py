@@ -49,7 +49,7 @@ CASES: list[tuple[str, Options, str | nn.Module]] = [
     ("der", {}, "small"),
     ("foster", {}, "small"),
     ("lucir", {}, Smooth()),
-    ("icarl", {"loss": "sigmoid"}, Smooth()),
+    ("icarl", {}, Smooth()),
     ("lwf", {}, Smooth()),
     ("slca", {}, Smooth()),
     ("ranpac", {}, Smooth()),

@@ -64,10 +64,6 @@ NEW = images((2, RED), (2, YELLOW), (2, GREEN), first=100)
 
 
 class TestExemplars:
-    def test_without_new_images_every_class_keeps_its_first_ones(self, evaluator: Evaluator) -> None:
-        kept = keep_exemplars(evaluator, model_of(Colour()), OLD, images(first=100), 2)
-        assert found(kept) == [(0, 0), (0, 1), (1, 3), (1, 4)]
-
     @pytest.mark.parametrize(
         ("quota", "order"), [(1, [101]), (2, [101, 100]), (3, [101, 100, 102]), (9, [101, 100, 102])]
     )
@@ -76,20 +72,6 @@ class TestExemplars:
         kept = keep_exemplars(evaluator, model_of(Colour()), images(), NEW, quota)
         assert found(kept) == [(2, origin) for origin in order]
         assert torch.equal(kept.pixels, NEW.pixels[torch.tensor(order) - 100])
-
-    @pytest.mark.parametrize(
-        ("quota", "old"),
-        [
-            (1, [(0, 0), (1, 3)]),
-            (2, [(0, 0), (0, 1), (1, 3), (1, 4)]),
-            (9, [(0, 0), (0, 1), (0, 2), (1, 3), (1, 4)]),
-        ],
-    )
-    def test_classes_without_new_images_keep_their_first_ones(
-        self, quota: int, old: list[tuple[int, int]], evaluator: Evaluator
-    ) -> None:
-        kept = keep_exemplars(evaluator, model_of(Colour()), OLD, NEW, quota)
-        assert [each for each in found(kept) if each[0] < 2] == old
 
     def test_a_known_class_with_new_images_is_chosen_anew_from_old_and_new_ones(self, evaluator: Evaluator) -> None:
         """The new yellow image lies on the mean of the red exemplar, the green one and itself."""
@@ -111,17 +93,6 @@ class TestMemory:
         assert found(kept.exemplars) == [(0, 0), (1, 3), (2, 101)]
         assert found(kept.reserve) == [(0, 50), (1, 52), (2, 200)]
         assert len(kept) == 3 * 2
-
-    def test_a_new_reserve_of_a_class_replaces_its_old_one(self, evaluator: Evaluator) -> None:
-        before = Memory(OLD, images((0, ORANGE), (1, ORANGE), first=50))
-        kept = keep_memory(evaluator, model_of(Colour()), before, NEW, 3, images((1, RED), first=200), reserved=1)
-        assert found(kept.reserve) == [(0, 50), (1, 200)]
-
-    def test_exemplars_alone_are_a_memory_without_a_reserve(self, evaluator: Evaluator) -> None:
-        model = model_of(Colour())
-        kept = keep_memory(evaluator, model, Memory.of(OLD), NEW, 2)
-        assert found(kept.exemplars) == found(keep_exemplars(evaluator, model, OLD, NEW, 2))
-        assert len(kept.reserve) == 0
 
 
 class TestMeans:

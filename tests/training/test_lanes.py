@@ -377,22 +377,21 @@ class TestOnAGpu:
         return trials_on(backend, lanes, method, shape=(3, 32, 32), **settings)
 
     @pytest.mark.parametrize(
-        "settings", [{}, {"horizon": 1}, {"environment": "both"}], ids=["local", "horizon", "both"]
+        ("method", "settings", "actions"),
+        [
+            *((Lucir(), settings, [*MIXED, *RATES]) for settings in ({}, {"horizon": 1}, {"environment": "both"})),
+            *((method, {}, PODS) for method in (PODNet(), AANets(), AANets(alpha="learned"))),
+        ],
+        ids=["local", "horizon", "both", "podnet", "aanets", "learned"],
     )
-    def test_one_four_and_interrupted_lanes_agree_to_the_bit(self, gpu: Backend, settings: dict[str, Any]) -> None:
-        wanted = numbered([*MIXED, *RATES])
-        alone = tried(self.trials(gpu, 1, **settings), wanted)
-        assert tried(self.trials(gpu, 4, **settings), wanted) == alone
+    def test_one_four_and_interrupted_lanes_agree_to_the_bit(
+        self, gpu: Backend, method: Method, settings: dict[str, Any], actions: list[Action]
+    ) -> None:
+        wanted = numbered(actions)
+        alone = tried(self.trials(gpu, 1, method, **settings), wanted)
+        assert tried(self.trials(gpu, 4, method, **settings), wanted) == alone
         eager = replace(gpu, capture=False)
-        assert tried(self.trials(eager, 1, **settings), wanted[:4]) == alone[:4]
-
-    @pytest.mark.parametrize(
-        "method", [PODNet(), AANets(), AANets(alpha="learned")], ids=["podnet", "aanets", "learned"]
-    )
-    def test_three_distillation_weights_agree_to_the_bit(self, gpu: Backend, method: Method) -> None:
-        alone = tried(self.trials(gpu, 1, method), numbered(PODS))
-        assert tried(self.trials(gpu, 4, method), numbered(PODS)) == alone
-        assert tried(self.trials(replace(gpu, capture=False), 1, method), numbered(PODS[:2])) == alone[:2]
+        assert tried(self.trials(eager, 1, method, **settings), wanted[:3]) == alone[:3]
 
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
     @pytest.mark.parametrize("environment", ["local", "both"])

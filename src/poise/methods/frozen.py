@@ -87,6 +87,7 @@ class RidgeHead(ScaledHead):
     `held_out` is the squared error of every κ on held-out images, summed over phases.
     """
 
+    shared = ("projection", "gram", "sums")
     breadth: int = 0  # M
     address: Tensor
     gram: Tensor
@@ -139,10 +140,6 @@ class RidgeHead(ScaledHead):
     def drop_unused(self) -> None:
         """Drop both sums, which are most of a saved learner."""
         self.gram, self.sums = self.gram.new_zeros(0), self.sums.new_zeros(0, 0)
-
-    def shared(self) -> list[Tensor]:
-        """P and both sums."""
-        return [self.projection, self.gram, self.sums]
 
     def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *more: object) -> None:
         for name in ("gram", "sums"):  # another head may have the present ones, too

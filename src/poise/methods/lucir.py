@@ -76,8 +76,8 @@ class Lucir(Method):
         """CE; from the second phase on also feature and logit distillation and the margin."""
         terms = {"ce": losses.cross_entropy(student.adjusted, labels)}
         if teacher is not None:
-            old, new = growth.real_phase
-            strength = float(self.settings["lambda_base"]) * math.sqrt(old / max(new, 1))
+            real = growth.real_phase
+            strength = float(self.settings["lambda_base"]) * math.sqrt(real.old / max(real.new, 1))
             terms["feature_kd"] = strength * losses.feature_kd(student.features, teacher.features)
             terms["logit_kd"] = losses.logit_kd(student.logits[:, : growth.old], teacher.logits)
             terms["margin"] = losses.margin_ranking(student.scores, labels, growth.old, batch=student.batch_labels)

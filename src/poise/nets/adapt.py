@@ -119,9 +119,10 @@ class NetInfo:
 
 def net_info(backbone: nn.Module | None) -> NetInfo | None:
     """What a backbone, or a network inside it, says of itself; None if it says nothing."""
-    modules = backbone.modules() if backbone is not None else ()
-    found = (getattr(module, "info", None) for module in modules)
-    return next((info for info in found if isinstance(info, NetInfo)), None)
+    for module in backbone.modules() if backbone is not None else ():
+        if isinstance(info := getattr(module, "info", None), NetInfo):
+            return info
+    return None
 
 
 def set_info(backbone: nn.Module, info: NetInfo) -> None:
@@ -425,9 +426,9 @@ class Word(NamedTuple):
         return Path(self.source).expanduser() if self.source.endswith(".py") else None
 
 
-def read_word(text: str | None) -> Word | None:
-    """The parts of a word for a network; None if it is the name of one of poise's own ResNets, or none at all."""
-    plain, ending = text or "", ""
+def read_word(text: str) -> Word | None:
+    """The parts of a word for a network; None if it is the name of one of poise's own ResNets."""
+    plain, ending = text, ""
     if plain.endswith(("/frozen", "/trainable")):
         plain, _, ending = plain.rpartition("/")
     if plain == LITE:
@@ -438,7 +439,7 @@ def read_word(text: str | None) -> Word | None:
 
 def is_named(name: str | None) -> bool:
     """Whether this is a word for a network that is not one of poise's own ResNets."""
-    return read_word(name) is not None
+    return name is not None and read_word(name) is not None
 
 
 def absolute_word(name: str) -> str:
@@ -451,7 +452,7 @@ def absolute_word(name: str) -> str:
 
 def file_digest(name: str | None) -> str | None:
     """A digest of the file that the network of that word comes from; None if it comes from none."""
-    word = read_word(name)
+    word = read_word(name or "")
     if word is None or word.file is None:
         return None
     try:
@@ -463,7 +464,7 @@ def file_digest(name: str | None) -> str | None:
 
 def named_modules(name: str | None) -> tuple[str, ...]:
     """The modules that the network of that word comes from; none if poise makes it itself, or a file does."""
-    word = read_word(name)
+    word = read_word(name or "")
     if word is None or word.file is not None:
         return ()
     return (word.source,) if word.source else LITE_PACKAGES
@@ -491,7 +492,7 @@ def build_named(name: str, seed: int, *, pretrained: bool = True) -> Adapted:
 
 def named_info(name: str | None, seed: int) -> NetInfo | None:
     """What is known of the network of that word; None if it is one of poise's own."""
-    return build_named(name, seed).info if name is not None and is_named(name) else None
+    return build_named(name, seed).info if name and is_named(name) else None
 
 
 @lru_cache(maxsize=2)  # a run asks for the same network a few times

@@ -26,6 +26,8 @@ class Head(nn.Module):
 
     #: What has an entry for each class: the names of old entries and of new ones.
     parts: ClassVar[tuple[tuple[str, str], ...]] = (("old", "new"),)
+    #: The names of what is never written into, only replaced, so that copies of a model need none of their own.
+    shared: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -84,10 +86,6 @@ class Head(nn.Module):
 
     def drop_unused(self) -> None:
         """Drop, in place, what no prediction needs and only another phase would."""
-
-    def shared(self) -> list[Tensor]:
-        """What is never written into, only replaced, so that copies of a model need none of their own."""
-        return []
 
     def old_values(self) -> list[nn.Parameter]:
         """The rows of old classes, with their biases where there are any."""

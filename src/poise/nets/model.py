@@ -202,7 +202,7 @@ class Model(nn.Module):
         With `owns_fresh` it has its own of what the last expansion has frozen, to be replaced by `load_fresh`.
         """
         own = tuple(f"{name}." for name in self._fresh) if owns_fresh else ()
-        shared: list[object] = [*self.head.shared()]
+        shared: list[object] = [getattr(self.head, name) for name in self.head.shared]
         shared += [self.backbone.get_submodule(name) for name in self._still if not f"{name}.".startswith(own)]
         shared += [self.backbone.get_parameter(name) for name in self._frozen if not name.startswith(own)]
         return copy_network(self, shared)

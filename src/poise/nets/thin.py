@@ -180,7 +180,7 @@ def convolve_thin(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def convolve_thin_and_add(x: Tensor, weight: Tensor, bias: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
-    """The same with bias, plus `shortcut`, cut at zero if `relu`, in one kernel; without gradients."""
+    """A 3×3 convolution with bias, plus `shortcut`, cut at zero if `relu`, in one kernel; without gradients."""
     layout = torch.channels_last
     with torch.cuda.device_of(x):
         return _convolution(

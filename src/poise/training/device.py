@@ -41,12 +41,12 @@ class Backend:
 
     @property
     def alone(self) -> Backend:
-        """The same for work that one rank does by itself."""
+        """This backend for work that one rank does by itself."""
         return replace(self, world=ALONE)
 
     def broadcast(self, value: T) -> T:
         """The value; on several ranks, that of the first one."""
-        return self.world.broadcast(lambda: value)
+        return self.world.broadcast(lambda: value) if self.world.joined else value
 
     @property
     def dtype(self) -> torch.dtype:

@@ -14,6 +14,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
@@ -188,17 +189,17 @@ def _digest(value: Tensor) -> str:
     return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
 
 
+@dataclass
 class Reduction:
     """What a step adds up over all ranks after its backward pass: one message for each number format.
 
     It keeps the memory for that, whose address captured steps hold.
     """
 
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self._kinds: list[tuple[torch.dtype, torch.Size]] = []
-        self._flat: dict[torch.dtype, Tensor] = {}
-        self._views: list[Tensor] = []
+    world: World
+    _kinds: list[tuple[torch.dtype, torch.Size]] = field(default_factory=list)
+    _flat: dict[torch.dtype, Tensor] = field(default_factory=dict)
+    _views: list[Tensor] = field(default_factory=list)
 
     @torch.no_grad()
     def add_up(self, values: Tensor, weight: float, trained: Sequence[Tensor], statistics: Sequence[Tensor]) -> Tensor:
@@ -207,7 +208,7 @@ class Reduction:
         Gradients of the trained parameters become their sums. Values, and moving statistics in place, become means over
         ranks, each with the weight of its part.
         """
-        if not self._world.joined:
+        if not self.world.joined:
             return values
         graded = [each for each in trained if each.grad is not None]
         weighed = torch._foreach_mul([values, *statistics], weight)

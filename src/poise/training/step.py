@@ -166,7 +166,7 @@ class EagerRunner:
 
         `noise` is the address of this epoch, for networks that draw random numbers themselves.
         """
-        feed, world, crops = self.feed, self.step.context.backend.world, draws.crops(self.feed.shape[1:])
+        feed, world, crops = self.feed, self.step.context.backend.world, draws.crops(self.feed.store.shape[1:])
         draws = draws.to(feed.device)
         parts = [world.part_of(*bounds) for bounds in self.bounds]
         batches = feed.batches(order, [(part.start, part.stop) for part in parts], crops)
