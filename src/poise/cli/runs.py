@@ -263,7 +263,8 @@ def _joined_world() -> Iterator[World]:
     from poise.training import ALONE, join_world
 
     world = join_world() if is_launched() else ALONE
-    yield world
+    with world.ending_together():
+        yield world
     world.wait()  # until rank 0 is done, too: torchrun ends all ranks where one fails
 
 

@@ -85,6 +85,21 @@ class World:
             )
         return f"cuda:{self.local_rank}" if word == "cuda" else word
 
+    @contextmanager
+    def ending_together(self) -> Iterator[None]:
+        """Where a rank is refused alone, let the others end with its line: all that they notice is that it is gone."""
+        try:
+            yield
+        except UserError as error:
+            self.store.set(f"rank {self.rank}", str(error))
+            raise
+        except RankLost:
+            for rank in range(self.size):
+                if self.store.check([f"rank {rank}"]):
+                    line = self.store.get(f"rank {rank}").decode()
+                    raise UserError(f"rank {rank}: {line}") from None
+            raise
+
     # The batch --------------------------------------------------------------------------------------------------
 
     def part_of(self, start: int, stop: int) -> Slice:
