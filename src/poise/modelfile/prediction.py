@@ -95,6 +95,8 @@ def predict_paths(
     """
     for given in _list_images(paths, streamed=streamed):
         if isinstance(given, Pack):
+            if not given.has_test:
+                log.warning("%s has no test part: these are the images that are trained on", given.path)
             yield from predict_pack(learner, given, top, reject=reject)
         elif isinstance(given, Prediction):
             yield given
@@ -111,7 +113,11 @@ def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[
     with naming("standard input"):
         while some := file.read1(READ_AT_ONCE):  # what was written so far
             *whole, rest = (rest + some).split(separator)
-            _refuse_no_paths([*whole, rest])
+            for word in (*whole, rest):
+                long = f"a path of more than {MOST_PATH_BYTES} bytes" if len(word) > MOST_PATH_BYTES else ""
+                if what := "a NUL, which no path has" if b"\0" in word else long:
+                    how = "one per line, or with -0 each followed by a NUL"
+                    raise UserError(f"standard input has {what}; give paths of images, {how}")
             if whole and not begun:
                 whole[0], begun = _without_mark(whole[0]), True
             if paths := [_plain_path(word) for word in whole if word.strip()]:
@@ -119,15 +125,6 @@ def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[
     rest = rest if begun else _without_mark(rest)
     if rest.strip():
         yield [_plain_path(rest)]
-
-
-def _refuse_no_paths(words: Iterable[bytes]) -> None:
-    for word in words:
-        if b"\0" in word or len(word) > MOST_PATH_BYTES:
-            what = "a NUL, which no path has" if b"\0" in word else f"a path of more than {MOST_PATH_BYTES} bytes"
-            raise UserError(
-                f"standard input has {what}; give paths of images, one per line, or with -0 each followed by a NUL"
-            )
 
 
 def _without_mark(word: bytes) -> bytes:
@@ -175,8 +172,6 @@ def _names_pack(path: Path) -> bool:
 
 def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = False) -> Iterator[Prediction]:
     """The `top` most probable classes of each image of a pack's test part, or of its only part; a few are held."""
-    if not pack.has_test:
-        log.warning("%s has no test part: these are the images that are trained on", pack.path)
     described = pack.describe(pack.exam_part)
     for images in pack.stream(pack.exam_part, _decoder_of(learner), CHUNK):
         predicted = _predict_each(learner, images, reject=reject)
@@ -236,14 +231,6 @@ def set_reject(learner: Learner, word: str) -> None:
         raise UserError(f"--reject {word} is neither a share, such as 0.05, nor '{SAVED}'") from None
     if not 0 < share < 1:
         raise UserError(f"--reject {word} must be a share above 0 and below 1, such as 0.05, or '{SAVED}'")
-    _refuse_too_small(learner, share, word)
-    if learner.reject_thresholds_:
-        log.warning("this learner was saved with a reject threshold, which --reject %s would use", SAVED)
-    learner.calibrate_reject(share)
-
-
-def _refuse_too_small(learner: Learner, share: float, word: str) -> None:
-    """Refuse a share for which the learner keeps too few images, in the words of the command."""
     kept = len(learner.memory_.reserve) or len(learner.memory_.exemplars) if learner.memory_ is not None else 0
     if not kept:
         raise UserError(
@@ -256,6 +243,9 @@ def _refuse_too_small(learner: Learner, share: float, word: str) -> None:
             f"--reject {word} is too small for the {counted(kept, 'image')} that this learner keeps; "
             f"give at least {least:g}"
         )
+    if learner.reject_thresholds_:
+        log.warning("this learner was saved with a reject threshold, which --reject %s would use", SAVED)
+    learner.calibrate_reject(share)
 
 
 def _rank_classes(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:
@@ -313,36 +303,25 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 
     Of a pack, every such image of its test part; where it has none, of its training part.
     """
-    if _names_pack(folder):
-        return _score_pack(learner, Pack.open(folder))
-    paths, names = labelled_files(folder)
+    pack = Pack.open(folder) if _names_pack(folder) else None
+    paths, names = labelled_files(folder) if pack is None else ([], pack.names(pack.exam_part))
     unknown = _count_unknown(learner, names, folder)
-    asked = [(path, name) for path, name in zip(paths, names, strict=True) if name not in unknown]
-    images, right = dict.fromkeys((name for _, name in asked), 0), dict.fromkeys((name for _, name in asked), 0)
-    unread: list[Prediction] = []
-    for (_, name), prediction in zip(asked, predict_files(learner, [path for path, _ in asked]), strict=True):
+    if pack is not None:
+        told, predicted = names, predict_pack(learner, pack)
+    else:
+        told = [name for name in names if name not in unknown]
+        predicted = predict_files(learner, [path for path, name in zip(paths, names, strict=True) if name in {*told}])
+    images, right, unread = Counter[str](), Counter[str](), list[Prediction]()
+    for name, prediction in zip(told, predicted, strict=True):
         if prediction.unread is not None:
             unread.append(prediction)
-            continue
-        images[name] += 1
-        right[name] += str(prediction.ranked[0][0]) == name
-    read = {name: count for name, count in images.items() if count}
-    if not read:
+        elif name not in unknown:
+            images[name] += 1
+            right[name] += str(prediction.ranked[0][0]) == name
+    if not images:
         raise UserError(str(unread[0].unread))
-    return FolderScore(read, {name: right[name] for name in read}, unknown, tuple(unread))
-
-
-def _score_pack(learner: Learner, pack: Pack) -> FolderScore:
-    names = pack.names(pack.exam_part)
-    unknown = _count_unknown(learner, names, pack.path)
-    asked = [place for place, name in enumerate(names) if name not in unknown]
-    store = pack.read(pack.exam_part, _decoder_of(learner))
-    predicted = map(str, learner.predict(store.select(torch.tensor(asked))).tolist())
-    images = Counter(names[place] for place in asked)
-    right = Counter(
-        name for name, found in zip((names[place] for place in asked), predicted, strict=True) if name == found
-    )
-    return FolderScore(dict(images), {name: right[name] for name in images}, unknown, part=pack.exam_part)
+    hits = {name: right[name] for name in images}
+    return FolderScore(dict(images), hits, unknown, tuple(unread), pack.exam_part if pack is not None else None)
 
 
 def _count_unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
