@@ -28,17 +28,11 @@ from .conftest import Write, dump
 RUN = "window.hacked=1"
 #: Texts that want to be more than texts: for a browser, a terminal, a program for tables, a path.
 HOSTILE = [
-    f"<script>{RUN}</script>",
-    f"<img src=x onerror={RUN}>",
-    f'"><svg onload={RUN}>',
-    f'" onmouseover="{RUN}" x="',
+    f"<script>{RUN}</script><img src=x onerror={RUN}>]]>--><script>{RUN}</script><!--",
     f"</title></text></svg></style></script><script>{RUN}</script>",
-    f"]]>--><script>{RUN}</script><!--",
-    f"javascript:{RUN}",
-    "{{ 7*7 }}{% raw %}${7*7}{0.__class__}%s%n",
-    "=1+1",
-    "\x1b[2J\x9b31m\u202egnp\udcff",
-    "two\nlines\tand\ra tab",
+    f'" onmouseover="{RUN}" x="><svg onload={RUN}>',
+    f"javascript:{RUN}{{{{ 7*7 }}}}{{% raw %}}${{7*7}}{{0.__class__}}%s%n",
+    "=1+1\x1b[2J\x9b31m\u202egnp\udcff two\nlines\tand\ra tab",
     "../../out",
     "x" * 300,
 ]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from poise import store
+from poise.errors import UserError
 from poise.report import Study, run_table
 from poise.report.page import summary
 from poise.report.statistics import spread
@@ -62,6 +63,25 @@ def test_a_run_that_chooses_the_classifier_alone_is_a_row_of_its_own(write: Writ
     assert "+2.00 are reached by choosing the classifier alone" in said
     ((_, alone),) = words(Study.of(paths[:2]))
     assert "Nothing but the classifier was chosen there." in alone
+
+
+def test_all_rows_are_compared_with_one_where_it_is_named(write: Write, tmp_path: Path) -> None:
+    for seed in range(3):
+        write(f"runs/lucir-{seed}", seed=seed)
+        write(f"runs/icarl-{seed}", BETTER, seed=seed, method="icarl")
+        write(f"runs/online-{seed}", BEST, seed=seed, policy="online")
+    study = Study.of([tmp_path / "runs"], "icarl, fixed")
+    gains = {each.row.label: each.difference.mean for each in study.comparisons.values()}
+    assert set(gains) == {"lucir, fixed", "lucir, online"}
+    assert gains["lucir, fixed"] < 0 < gains["lucir, online"]
+    assert all(each.by_classifier is None for each in study.comparisons.values()), "of another method, it says nothing"
+    assert words(study)[0][0] == "Against icarl, fixed"
+    assert words(study)[0][1].startswith("2 comparisons with the row 'icarl, fixed': ")
+    assert "its difference to the row 'icarl, fixed'" in make_tables(study)[1].caption
+    with pytest.raises(
+        UserError, match="icarl is no row of this report; its rows are icarl, fixed; lucir, fixed; lucir, online"
+    ):
+        Study.of([tmp_path / "runs"], "icarl")
 
 
 def test_methods_are_ranked_and_what_an_exam_helped_leads_nothing(write: Write, tmp_path: Path) -> None:

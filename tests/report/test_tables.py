@@ -55,6 +55,27 @@ def test_with_fewer_than_three_seeds_nothing_is_coloured() -> None:
     assert tones == ["gain", "loss", "", ""]
 
 
+def test_the_last_exam_and_forgetting_are_means_over_seeds(pairs: Path) -> None:
+    table = tables(pairs)["summary"]
+    found = {(row["policy"], row["setting"]): row for row in table.records}
+    lasts = [100 * (count + 90) / 150 for count in (40, 42, 41)]
+    online = found["online", "TFS 3"]
+    assert online["last"] == pytest.approx(mean(lasts))
+    assert online["last_deviation"] == pytest.approx(stdev(lasts))
+    assert (online["seeds"], online["forgetting"], online["forgetting_deviation"]) == (3, 1.25, 0)
+    assert len(table.rows) == 5
+
+
+def test_latex_is_a_table_of_plain_texts(write: Write) -> None:
+    written = tables(write("run", data=r"50% & \x_{y}^~ #$"))["runs"].latex()
+    comment, begin, *lines, end, rest = written.split("\n")
+    assert comment.startswith("% All runs: Average and last accuracy")
+    assert (begin, end, rest) == (r"\begin{tabular}{lllllllrrrrrr}", r"\end{tabular}", "")
+    cells = lines[3].removesuffix(r" \\").split(" & ")
+    assert len(cells) == 13
+    assert cells[2] == r"50\% \& \textbackslash{}x\_\{y\}\textasciicircum{}\textasciitilde{} \#\$"
+
+
 def test_the_csv_and_markdown_hold_the_same_figures(pairs: Path) -> None:
     table = tables(pairs)["accuracy"]
     rows = list(csv.DictReader(io.StringIO(table.csv())))

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
-from poise.errors import UserError, suggestion
+from poise.errors import UserError
 from poise.policies import DEFAULT_POLICY
 from poise.report.statistics import Spread, paired_difference, spread
 from poise.runs.record import (
@@ -242,13 +242,13 @@ class Study:
         found = cls(tuple(runs), tuple(unread), against)
         known = {row.label for row in found.rows}
         if against is not None and known and against not in known:
-            raise UserError(f"--against {against} is no row of this report; {suggestion(against, known)}")
+            raise UserError(f"--against {against} is no row of this report; its rows are {'; '.join(sorted(known))}")
         return found
 
     @cached_property
     def reference(self) -> str:
         """What rows are compared with, in words."""
-        return "the same method's own hyperparameters" if self.against is None else f"{self.against} there"
+        return "the same method's own hyperparameters" if self.against is None else f"the row '{self.against}'"
 
     @cached_property
     def rows(self) -> tuple[Row, ...]:

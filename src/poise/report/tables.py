@@ -22,7 +22,7 @@ ACCURACY: Final = (
     "Average accuracy in percent over the exams after every phase, phase 0 included; mean ± deviation over seeds. "
     "Under a figure its difference to {reference}: paired by seed, with the 95 % interval of the mean difference "
     "(Student's t). It is coloured only with at least three paired seeds and an "
-    "interval without zero, and never that of an oracle or a leak. `by the classifier` is the part of a gain that the "
+    "interval without zero, and never that of an oracle or a leak. 'by the classifier' is the part of a gain that the "
     "choice of the classifier brings: what the method's own networks gain when they are read with the classifiers that "
     "the policy used."
 )
