@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -67,6 +68,7 @@ class Follower(Run):
         self.findings = Findings.from_json(meta)
         return self.plan.restored_learner(state), train, examiner
 
+    @cached_property
     def _watching(self) -> Sequence[Observer]:
         return ()
 

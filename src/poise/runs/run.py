@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
 
@@ -144,7 +145,7 @@ class Run:
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""
         with self.folder.locked(), self.folder.writing(), ExitStack() as stack:
-            for observer in self._watching():
+            for observer in self._watching:
                 stack.callback(observer.close)
             try:
                 yield
@@ -154,6 +155,7 @@ class Run:
                     "or start again with a smaller batch or image_size"
                 ) from error
 
+    @cached_property
     def _watching(self) -> Sequence[Observer]:
         """Who is told what happens: the journal first."""
         return (JournalObserver(self.folder.journal), *self.observers)
@@ -250,7 +252,7 @@ class Run:
 
     def _run_phases(self, learner: Learner, train: ImageSet, examiner: Examiner) -> Running:
         self._mark, work = time.monotonic(), self.plan.work(train)
-        for observer in self._watching():
+        for observer in self._watching:
             observer.begin(work)
         for phase in range(len(self.findings.exams), len(self.plan.stream) if self.until is None else self.until):
             if learner.phases_ == phase:
@@ -287,7 +289,7 @@ class Run:
             self.findings.seconds["policy" if _is_about_trials(event) else "train"] += time.monotonic() - began
             if event is None:
                 break
-            for observer in self._watching():
+            for observer in self._watching:
                 observer.event(event)
             self._leave_if_asked(learner)
             if clock.is_due(event):
@@ -303,7 +305,7 @@ class Run:
         exam = examiner.examine(learner, phase)
         self.findings.seconds["evaluate"] += time.monotonic() - began
         self.findings.add(exam, learner)
-        for observer in self._watching():
+        for observer in self._watching:
             observer.exam(exam)
         if phase == 0:
             tensors, meta = learner.state().tensors(images=False)
@@ -347,7 +349,7 @@ class Run:
         result = self._result(learner)
         store.write_json(self.folder.result, result, digest=True)
         record_end(self.folder.machine)
-        for observer in self._watching():
+        for observer in self._watching:
             observer.end(result)
         return result
 
