@@ -1,0 +1,34 @@
+"""How `make docs` builds these pages into a site. They are plain Markdown, which also reads well without it."""
+
+import re
+import runpy
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+ADDRESS = runpy.run_path(str(ROOT / "setup.py"))["repository"]()
+
+project = "poise"
+html_title = "poise"
+extensions = ["myst_parser"]
+html_theme = "furo"
+html_show_copyright = html_copy_source = False
+myst_heading_anchors = 4
+#: Files of the repository that are no page: at its address, or beside `site/` where pyproject.toml names none.
+myst_url_schemes = {
+    **dict.fromkeys(("http", "https", "mailto")),
+    "file-of-repository": {"url": (f"{ADDRESS}/blob/HEAD" if ADDRESS else "..") + "/{{path}}#{{fragment}}"},
+}
+
+
+def read(app: Any, name: str, text: list[str]) -> None:  # noqa: ANN401 - as Sphinx calls it
+    """Name the files outside, and give the index the sidebar: the pages in the order in which it links to them."""
+    text[0] = text[0].replace("](../", "](file-of-repository:")
+    if name == "index":
+        pages = "\n".join(dict.fromkeys(re.findall(r"\]\((\w[\w-]*)\.md", text[0])))
+        text[0] += f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+
+
+def setup(app: Any) -> None:  # noqa: ANN401
+    """Called by Sphinx."""
+    app.connect("source-read", read)
