@@ -32,7 +32,7 @@ from poise.runs import (
 )
 from poise.runs.stopping import Stop
 from poise.runs.sweep import CellBench
-from poise.training import Bench, Lanes, LocalExecutor, Trainer, make_backend
+from poise.training import Bench, Lanes, Trainer, make_backend
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -254,7 +254,7 @@ def test_while_one_cell_tries_actions_the_others_go_on(tmp_path: Path) -> None:
             turns.append(name)
 
     display = Display([cell.name for cell in cells])
-    executor = LocalExecutor(Lanes(make_backend("cpu", "fp32", deterministic=False), len(cells)))
+    executor = Lanes(make_backend("cpu", "fp32", deterministic=False), len(cells))
     found = [each for known in executor.run(CellBench(tmp_path / "runs", view=display), cells) for each in known]
     assert found == [None] * 3
     together = turns[: min(len(turns) - turns[::-1].index(cell.name) for cell in cells)]  # until the first one ended
@@ -321,7 +321,7 @@ class Elsewhere:
             self.sent.append(pickle.dumps((bench, attempt)))
             there, received = pickle.loads(self.sent[-1])
             lanes = Lanes(make_backend("cpu", "fp32", deterministic=False), 1)
-            for known in LocalExecutor(lanes).run(there, [received]):
+            for known in lanes.run(there, [received]):
                 yield pickle.loads(pickle.dumps(known))
 
 
@@ -477,8 +477,7 @@ def test_it_begins_as_soon_as_that_phase_0_is_there(tmp_path: Path) -> None:
             turns.append((name, phase))
 
     bench = CellBench(tmp_path / "out", view=Display([]), awaited={"child": cells[2], "grandchild": cells[0]})
-    lanes = Lanes(make_backend("cpu", "fp32", deterministic=False), 2)
-    executor = LocalExecutor(lanes, lambda: True, bench.ready)
+    executor = Lanes(make_backend("cpu", "fp32", deterministic=False), 2, ready=bench.ready)
     assert list(itertools.chain.from_iterable(executor.run(bench, cells))) == [None] * 3
     assert turns.index(("child", 1)) < turns.index(("parent", 2)), "while the parent goes on"
 

@@ -125,10 +125,10 @@ def test_captured_is_near_eager_in_bf16(make_trainer: Callable[..., Trainer]) ->
 def test_capturing_leaves_no_trace(make_trainer: Callable[..., Trainer]) -> None:
     trainer = make_trainer(capture=True)
     with trainer.context.backend.active():
-        engine = trainer._begin_stage(trainer.stages[0])
-        tensors = [*trainer.model.state_dict().values(), *engine.optimiser.tensors()]
+        runner = trainer._begin_stage(trainer.stages[0])
+        tensors = [*trainer.model.state_dict().values(), *runner.step.optimiser.tensors()]
         before = [value.clone() for value in tensors]
-        assert isinstance(engine.runner, CapturedRunner)
-        engine.runner._capture()
+        assert isinstance(runner, CapturedRunner)
+        runner._capture()
     trainer.context.backend.synchronise()
     assert all(torch.equal(value, kept) for value, kept in zip(tensors, before, strict=True))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +22,6 @@ from poise.training import (
     Backend,
     Lane,
     Lanes,
-    LocalExecutor,
     LocalPhase,
     PhaseContext,
     Schedule,
@@ -32,12 +31,12 @@ from poise.training import (
     make_backend,
 )
 from poise.training import trainer as trainer_module
-from poise.training.step import EagerRunner
+from poise.training.step import Runner
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
 from poise.tuning.environments import Environment, draw_tasks
 from poise.tuning.results import HitsPerClass
 
-T = TypeVar("T")
+Piece = Callable[[Lane], Work[str]]
 GROWTH = Growth(old=2, new=4)
 OWN = Lucir.default_action
 SHORT = 2
@@ -96,7 +95,7 @@ def trials_on(
     inputs = TrialInputs(context, Memory(kept, none), new, none, 4, TrialSettings(**settings))
     trials = Seen(inputs)
     trials._lanes = Lanes(backend, lanes)
-    trials._executor = LocalExecutor(trials._lanes)
+    trials._executor = trials._lanes
     return trials
 
 
@@ -142,18 +141,36 @@ FREEZING = {
 }
 
 
-def told(rounds: Iterable[list[T]]) -> Iterator[T]:
+class Pieces:
+    """A bench whose attempts are functions, as are the results of those that fit nowhere, if they may fail."""
+
+    def __init__(self, *, may_fail: bool = False) -> None:
+        self.may_fail = may_fail
+
+    def work(self, attempt: Piece, lane: Lane) -> Work[str]:
+        return attempt(lane)
+
+    def waits(self, attempt: Piece) -> None:
+        """Nothing is said."""
+
+    def failed(self, attempt: Piece, error: Exception) -> str:
+        if self.may_fail:
+            return str(error)
+        raise error
+
+
+def told(lanes: Lanes, pieces: Sequence[Piece], **may: bool) -> list[str]:
     """The results of all rounds of turns."""
-    return (result for results in rounds for result in results)
+    return [result for results in lanes.run(Pieces(**may), pieces) for result in results]
 
 
 class TestTurns:
-    def pieces(self, steps: dict[str, int], log: list[str]) -> list[Callable[[Lane], Work[str]]]:
+    def pieces(self, steps: dict[str, int], log: list[str]) -> list[Piece]:
         def work(name: str, lane: Lane) -> Work[str]:
             self.used.setdefault(id(lane), []).append(name)
             for _ in range(steps[name]):
                 log.append(name)
-                yield
+                yield None
             return name
 
         self.used: dict[int, list[str]] = {}
@@ -162,18 +179,18 @@ class TestTurns:
     def test_results_come_in_order_whatever_ends_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 3, "b": 0, "c": 1}, log)
-        assert list(told(Lanes(cpu, 4).run(work))) == ["a", "b", "c"]
+        assert told(Lanes(cpu, 4), work) == ["a", "b", "c"]
         assert log == ["a", "c", "a", "a"]
 
     def test_a_piece_that_waits_starts_on_the_lane_that_is_free_first(self, cpu: Backend) -> None:
         log: list[str] = []
         work = self.pieces({"a": 4, "b": 1, "c": 1, "d": 1}, log)
-        assert list(told(Lanes(cpu, 2).run(work))) == ["a", "b", "c", "d"]
+        assert told(Lanes(cpu, 2), work) == ["a", "b", "c", "d"]
         assert log == ["a", "b", "a", "a", "c", "a", "d"]
         assert list(self.used.values()) == [["a"], ["b", "c", "d"]]
 
     def test_after_every_round_of_turns_others_may_have_theirs(self, cpu: Backend) -> None:
-        going = Lanes(cpu, 2).run(self.pieces({"a": 2, "b": 1, "c": 1}, []))
+        going = Lanes(cpu, 2).run(Pieces(), self.pieces({"a": 2, "b": 1, "c": 1}, []))
         assert list(going) == [[], [], ["a", "b"], ["c"]]
 
     @pytest.mark.parametrize(
@@ -185,15 +202,16 @@ class TestTurns:
     ) -> None:
         found = list[int]()
 
-        def work(lane: Lane) -> Work[None]:
+        def work(lane: Lane) -> Work[str]:
             inner = Lanes(cpu, given)
             if given is None:
                 inner.most = 8  # as on a GPU
             inner.limit(worth)
-            yield
+            yield None
             found.append(len(inner))
+            return ""
 
-        list(Lanes(cpu, pieces).run([work] * pieces))
+        told(Lanes(cpu, pieces), [work] * pieces)
         assert found == [expected] * pieces
 
     def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
@@ -209,7 +227,7 @@ class Machine:
         self.there: set[str] = set()
         self.log: list[str] = []
 
-    def job(self, name: str, steps: int) -> Callable[[Lane], Work[str]]:
+    def job(self, name: str, steps: int) -> Piece:
         """Takes memory in its second step, so that others have worked when it fails."""
 
         def work(lane: Lane) -> Work[str]:
@@ -221,14 +239,14 @@ class Machine:
                         if len(self.there) > self.most:
                             raise self.error("injected")
                     self.log.append(name)
-                    yield
+                    yield None
                 return name
             finally:
                 self.there.discard(name)
 
         return work
 
-    def jobs(self, **steps: int) -> list[Callable[[Lane], Work[str]]]:
+    def jobs(self, **steps: int) -> list[Piece]:
         return [self.job(name, count) for name, count in steps.items()]
 
     def starts(self, name: str) -> int:
@@ -241,7 +259,7 @@ class TestOutOfMemory:
         self, error: type[Exception], cpu: Backend, caplog: pytest.LogCaptureFixture
     ) -> None:
         machine, lanes = Machine(2, error), Lanes(cpu, 4)
-        assert list(told(lanes.run(machine.jobs(a=4, b=4, c=4, d=0)))) == ["a", "b", "c", "d"]
+        assert told(lanes, machine.jobs(a=4, b=4, c=4, d=0)) == ["a", "b", "c", "d"]
         assert [machine.starts(name) for name in "abcd"] == [1, 1, 2, 1]
         assert [machine.log.count(name) for name in "abc"] == [4, 4, 5]  # what c had done is done again
         again = len(machine.log) - 1 - machine.log[::-1].index("c starts")
@@ -252,27 +270,25 @@ class TestOutOfMemory:
     def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 1)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            list(told(lanes.run(machine.jobs(a=4, b=4))))
+            told(lanes, machine.jobs(a=4, b=4))
         assert (machine.starts("a"), machine.starts("b")) == (1, 0)
 
     def test_the_last_one_has_all_the_memory_before_it_raises(self, cpu: Backend) -> None:
         machine, lanes = Machine(0), Lanes(cpu, 3)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            list(told(lanes.run(machine.jobs(a=4, b=4, c=4))))
+            told(lanes, machine.jobs(a=4, b=4, c=4))
         assert (len(lanes), len(lanes._lanes)) == (1, 1)
         assert [machine.starts(name) for name in "abc"] == [1, 1, 1]
 
     def test_where_a_result_can_be_made_of_it_the_others_still_run(self, cpu: Backend) -> None:
         machine, lanes = Machine(1), Lanes(cpu, 1)
         large = [*machine.jobs(a=3), Machine(0).job("b", 3), *machine.jobs(c=3)]
-        found = told(lanes.run(large, too_large=lambda place, error: f"{place}: {error}"))
-        assert list(found) == ["a", "1: injected", "c"]
+        assert told(lanes, large, may_fail=True) == ["a", "injected", "c"]
 
     def test_a_job_that_may_not_start_is_left(self, cpu: Backend) -> None:
         machine, admitted = Machine(9), iter([True, True, False])
-        lanes = Lanes(cpu, 1)
-        found = told(lanes.run(machine.jobs(a=1, b=1), admits=lambda: next(admitted, False)))
-        assert list(found) == ["a"]
+        lanes = Lanes(cpu, 1, admits=lambda: next(admitted, False))
+        assert told(lanes, machine.jobs(a=1, b=1)) == ["a"]
         assert machine.starts("b") == 0
 
 
@@ -356,7 +372,7 @@ class TestTrials:
         alone = tried(trials_on(cpu, 1, made, environment="both"), numbered(actions))
         assert len({result.witnessed for result in alone}) == len(actions)
         monkeypatch.setattr(Trainer, "_can_capture", lambda trainer: True)
-        monkeypatch.setattr(trainer_module, "CapturedRunner", EagerRunner)
+        monkeypatch.setattr(trainer_module, "CapturedRunner", Runner)
         assert tried(trials_on(cpu, 1, made, environment="both"), numbered(actions)) == alone
 
     def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:

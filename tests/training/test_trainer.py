@@ -209,8 +209,8 @@ class TestWarmingUp:
 
     @staticmethod
     def kind(trainer: Trainer, size: int = 4) -> int:
-        engine = trainer._begin_stage(trainer.stages[0])
-        return CapturedRunner(engine.step, engine.feed, engine.bounds)._kind(size)
+        runner = trainer._begin_stage(trainer.stages[0])
+        return CapturedRunner(runner.step, runner.feed, runner.bounds)._kind(size)
 
     def test_actions_share_it(self, make_trainer: Callable[..., Trainer]) -> None:
         assert self.kind(make_trainer()) == self.kind(make_trainer(lr=0.5))

@@ -13,7 +13,7 @@ from poise import Learner
 from poise.methods import make_method
 from poise.nets import Model
 from poise.policies import Trial
-from poise.training import Bench, Event, Lanes, LocalExecutor, TrialDone, make_backend
+from poise.training import Bench, Event, Lanes, TrialDone, make_backend
 from poise.tuning import Attempt, Trials
 
 from .learners import SMALL, assert_same, digits, of, run_one
@@ -89,7 +89,7 @@ class Away:
     def _answer(letter: bytes) -> bytes:
         bench, attempt = pickle.loads(letter)
         lanes = Lanes(make_backend("cpu", "fp32", deterministic=False))
-        ((result,),) = filter(None, LocalExecutor(lanes).run(bench, [attempt]))
+        ((result,),) = filter(None, lanes.run(bench, [attempt]))
         return pickle.dumps(result)
 
 

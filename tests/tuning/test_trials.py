@@ -16,7 +16,7 @@ from poise.data import ImageSet, Memory, herd
 from poise.methods import Growth, Lucir, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
-from poise.training import Backend, Evaluator, Lanes, LocalExecutor, LocalPhase, PhaseContext, Trainer
+from poise.training import Backend, Evaluator, Lanes, LocalPhase, PhaseContext, Trainer
 from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
 from poise.tuning.environments import Environment, draw_tasks
 
@@ -396,7 +396,7 @@ def test_the_record_gives_the_reward(make_ahead: Make, classifier: str) -> None:
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_trials_of_two_rounds_can_be_asked_for_together(make_trials: Make, cpu: Backend, lanes: int) -> None:
     wanted = [Attempt(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc", 2) for number in range(4)]
-    together = list(make_trials(executor=LocalExecutor(Lanes(cpu, lanes))).run_all(wanted))
+    together = list(make_trials(executor=Lanes(cpu, lanes)).run_all(wanted))
     assert together == [run_one(make_trials(), each) for each in wanted]
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]

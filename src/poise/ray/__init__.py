@@ -26,7 +26,7 @@ from poise.errors import RunFailed, UserError, check_whole, first_line
 from poise.runs.machine import versions
 from poise.runs.plan import plan_of_words
 from poise.runs.sweep import Cell, CellBench, Failure, lanes_on
-from poise.training import Backend, Bench, LocalExecutor
+from poise.training import Backend, Bench
 from poise.tuning import Attempt, TrialResult, Trials
 from poise.words import install_extra
 
@@ -118,9 +118,8 @@ class Executor:
             bench.say(self.connect())
             with _Token(out) as token:
                 found = self._gather_cells(bench, todo, lambda cell: self._start_cell(cell, out, token, bench))
-        here = LocalExecutor(lanes_on("cpu", 1))
         finished = [cell for cell in cells if cell not in todo]  # which says so, and completes what a kill left out
-        known = [result for results in here.run(bench, finished) for result in results]
+        known = [result for results in lanes_on("cpu", 1).run(bench, finished) for result in results]
         found |= dict(zip((cell.name for cell in finished), known, strict=True))
         return iter([[found.get(cell.name) for cell in cells]])
 
@@ -216,7 +215,7 @@ def run_cell(words: dict[str, Any], circumstances: dict[str, Any]) -> Failure | 
     cell = Cell(words["name"], plan_of_words(words["plan"]))
     bench = CellBench(out, words["checkpoint_seconds"])
     device = cell.plan.recipe.device
-    found = [result for results in LocalExecutor(lanes_on(device, 1)).run(bench, [cell]) for result in results]
+    found = [result for results in lanes_on(device, 1).run(bench, [cell]) for result in results]
     return found[-1]
 
 

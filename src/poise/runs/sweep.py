@@ -11,7 +11,7 @@ import functools
 import itertools
 import logging
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +43,7 @@ from poise.runs.record import load_result
 from poise.runs.run import Run, Running, complete
 from poise.runs.stopping import Stop, stopping
 from poise.settings import flat_keys
-from poise.training import Executor, Lane, Lanes, LocalExecutor, Work, make_backend
+from poise.training import Executor, Lane, Lanes, Work, make_backend
 from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)
@@ -159,7 +159,7 @@ def sweep_cells(
     stop, view = Stop(), SweepDisplay([cell.name for cell in cells])
     bench = CellBench(out, checkpoint_seconds, view, stop, awaited)
     gpu = next((cell.plan.recipe.device for cell in cells if cell.plan.recipe.device != "cpu"), "cpu")
-    executor = executor or LocalExecutor(lanes_on(gpu, lanes), lambda: not stop.is_set(), bench.ready)
+    executor = executor or lanes_on(gpu, lanes, admits=lambda: not stop.is_set(), ready=bench.ready)
     for line in dict.fromkeys(line for cell in cells for line in cell.plan.settings.remarks()):
         view.say(line)
     with stopping(stop), closing(view):
@@ -227,13 +227,13 @@ def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOu
     return SweepOutline("\n".join(lines), refused)
 
 
-def lanes_on(device: str, count: int | None) -> Lanes:
+def lanes_on(device: str, count: int | None, **may_start: Callable[..., bool]) -> Lanes:
     """As many lanes as given on this device; or eight on a GPU, and one elsewhere."""
     try:
         backend = make_backend(device, "fp32", deterministic=False)
     except UserError:  # the cell says so itself
         backend = make_backend("cpu", "fp32", deterministic=False)
-    return Lanes(backend, count)
+    return Lanes(backend, count, **may_start)
 
 
 # The file of a sweep --------------------------------------------------------------------------------------------------

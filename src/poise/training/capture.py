@@ -14,12 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from poise.actions import Action
 from poise.data import Draws, Feed
 from poise.nets import Model
 from poise.training.context import LocalPhase
-from poise.training.optimiser import Optimiser
-from poise.training.step import EagerRunner, Step
+from poise.training.step import Runner, Step
 
 STRETCH = 32  # replays queued per stretch: enough to hide the host's work, few enough to stop soon
 SCARCE = 0.25  # where less of the device's memory than this share is free, what torch keeps is returned to it first
@@ -73,7 +71,7 @@ def _recording(graph: torch.cuda.CUDAGraph, pool: Any, stream: torch.cuda.Stream
         graph.capture_end()
 
 
-class CapturedRunner:
+class CapturedRunner(Runner):
     """Replays of one captured step per batch size (the last batch of an epoch may have another).
 
     The epoch's order and draws lie in fixed buffers; a counter on the device says where the next batch starts
@@ -81,7 +79,7 @@ class CapturedRunner:
     """
 
     def __init__(self, step: Step, feed: Feed, bounds: list[tuple[int, int]]) -> None:
-        self._step, self._feed, self._bounds = step, feed, bounds
+        super().__init__(step, feed, bounds)
         device, count = feed.device, len(feed)
         self._order = torch.arange(count, device=device)
         augmentation = step.context.preprocessing.augmentation
@@ -106,27 +104,27 @@ class CapturedRunner:
         self._draws.load(draws)
         self._position.zero_()
         self._row.zero_()
-        own = [self._step.context.backend.world.part_of(*bounds)[:2] for bounds in self._bounds]
-        crops = draws.crops(self._feed.shape[1:])
-        batches = iter(()) if self._slot is None else self._feed.batches(order, own, crops)
+        own = [self.step.context.backend.world.part_of(*bounds)[:2] for bounds in self.bounds]
+        crops = draws.crops(self.feed.shape[1:])
+        batches = iter(()) if self._slot is None else self.feed.batches(order, own, crops)
         first = 0
-        for done, (start, stop) in enumerate(self._bounds, start=1):
+        for done, (start, stop) in enumerate(self.bounds, start=1):
             if self._slot is not None:
                 pixels, _ = next(batches)
                 self._slot[: len(pixels)].copy_(pixels, non_blocking=True)  # behind the replay of the last one
             self._graphs[stop - start].replay()
-            if done - first == STRETCH or done == len(self._bounds):
+            if done - first == STRETCH or done == len(self.bounds):
                 yield self._values[first:done]
                 first = done
 
     def _capture(self) -> None:
         """One graph for every batch size, largest first, sharing one pool: they never run at the same time."""
-        tensors = [*self._step.model.changing().values(), *self._step.optimiser.tensors()]
+        tensors = [*self.step.model.changing().values(), *self.step.optimiser.tensors()]
         before = [tensor.clone() for tensor in tensors]
-        usual = self._bounds[0][1] - self._bounds[0][0]  # the size of all batches but the last one
-        sizes = sorted({stop - start for start, stop in self._bounds}, reverse=True)
-        side = torch.cuda.Stream(self._feed.device)  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream(self._feed.device))
+        usual = self.bounds[0][1] - self.bounds[0][0]  # the size of all batches but the last one
+        sizes = sorted({stop - start for start, stop in self.bounds}, reverse=True)
+        side = torch.cuda.Stream(self.feed.device)  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream(self.feed.device))
         with torch.cuda.stream(side):
             for size in sizes:
                 kind = self._kind(size)
@@ -135,23 +133,23 @@ class CapturedRunner:
                     with _searching(size == usual):
                         found = self._train_batch(size)
                 _WARM.steps.add(kind)
-        self._values = torch.zeros(len(self._bounds), len(found), dtype=torch.float32, device=self._feed.device)
+        self._values = torch.zeros(len(self.bounds), len(found), dtype=torch.float32, device=self.feed.device)
         pool, graphs = torch.cuda.graph_pool_handle(), dict[int, torch.cuda.CUDAGraph]()
         for size in sizes:
-            self._step.optimiser.zero_grad()
+            self.step.optimiser.zero_grad()
             graph = torch.cuda.CUDAGraph()
             with _searching(size == usual), _recording(graph, pool, side):
                 self._values.index_copy_(0, self._row[None], self._train_batch(size)[None])
                 self._row += 1
             graphs[size] = graph
-        torch.cuda.current_stream(self._feed.device).wait_stream(side)
+        torch.cuda.current_stream(self.feed.device).wait_stream(side)
         for tensor, value in zip(tensors, before, strict=True):
             tensor.copy_(value)
         self._graphs = graphs  # all of them, or none
 
     def _kind(self, size: int) -> int:
         """A key of everything that determines the kernels of a step: they cannot be chosen during a capture."""
-        step, backend = self._step, self._step.context.backend
+        step, backend = self.step, self.step.context.backend
         shapes = tuple(
             (name, tuple(value.shape))
             for model in (step.model, step.teacher)
@@ -160,7 +158,7 @@ class CapturedRunner:
         )
         trained = tuple(parameter.requires_grad for parameter in step.model.parameters())
         modes = step.model.backbone.training, backend.precision, backend.deterministic
-        where = self._feed.device, self._feed.shape
+        where = self.feed.device, self.feed.shape
         layers = repr(step.model), repr(step.teacher)  # strides and the like
         return hash(
             (
@@ -178,17 +176,17 @@ class CapturedRunner:
         )
 
     def _train_batch(self, size: int) -> Tensor:
-        start, stop, weight = self._step.context.backend.world.part_of(0, size)
-        window = self._position + torch.arange(size, device=self._feed.device)
+        start, stop, weight = self.step.context.backend.world.part_of(0, size)
+        window = self._position + torch.arange(size, device=self.feed.device)
         picks = self._order.index_select(0, window)
-        labels = self._feed.labels.index_select(0, picks)
+        labels = self.feed.labels.index_select(0, picks)
         own = window[start:stop]
         draws = self._draws.changed(lambda values: values.index_select(0, own))
         if self._slot is not None:
             pixels = self._slot[: stop - start]
         else:
-            pixels = self._feed.gather(picks[start:stop], draws.crops(self._feed.shape[1:]))
-        values = self._step(pixels, labels[start:stop], draws, labels, weight)
+            pixels = self.feed.gather(picks[start:stop], draws.crops(self.feed.shape[1:]))
+        values = self.step(pixels, labels[start:stop], draws, labels, weight)
         self._position += size
         return values
 
@@ -197,36 +195,8 @@ class CapturedRunner:
 
 
 @dataclass
-class Engine:
-    """What trains one stage: its images, the bounds of their batches, an optimiser, a step, and what runs the steps.
-
-    `ratios` are the learning rates of parts of the network as multiples of the others'.
-    """
-
-    feed: Feed
-    bounds: list[tuple[int, int]]
-    optimiser: Optimiser
-    ratios: dict[str, float]
-    step: Step
-    runner: EagerRunner | CapturedRunner
-
-    def restart(self, action: Action, feed: Feed, teacher: Model | None, ratios: dict[str, float]) -> None:
-        """Begin again, with another action, other images and another teacher of these shapes, and no momentum.
-
-        Everything is replaced in place, for a captured step keeps reading from where it was captured.
-        """
-        if feed is not self.feed:
-            self.feed.load(feed)
-        if teacher is not None and self.step.teacher is not None and teacher is not self.step.teacher:
-            self.step.teacher.load_state_dict(teacher.state_dict())
-        self.step.weigh(action, self.feed.labels)
-        self.ratios = ratios
-        self.optimiser.forget()
-
-
-@dataclass
 class StepCache:
-    """What captured steps of one shape refer to: networks, images and engines. A lane keeps it for the next training.
+    """What captured steps of one shape refer to: networks, images and runners. A lane keeps it for the next training.
 
     The actions of these trainings may differ in numbers that a step reads and in nothing else (`Action.step_key`).
 
@@ -236,7 +206,7 @@ class StepCache:
         feed: what is trained on.
         begun: the local phase that the present training starts from, if it is one of a trial.
         students: what the method made besides, by name.
-        engines: by the number of the stage, and whether they train it or what comes after each of its epochs.
+        runners: by the number of the stage, and whether they train it or what comes after each of its epochs.
     """
 
     model: Model
@@ -244,7 +214,7 @@ class StepCache:
     feed: Feed
     begun: LocalPhase | None = None
     students: dict[str, Model] = field(default_factory=dict)
-    engines: dict[tuple[int, str], Engine] = field(default_factory=dict)
+    runners: dict[tuple[int, str], Runner] = field(default_factory=dict)
 
     def load(self, begun: LocalPhase) -> None:
         """Take over what another training starts from, in place."""

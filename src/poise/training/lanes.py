@@ -16,8 +16,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, Final, Never, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -103,140 +102,6 @@ class Lane:
         return made
 
 
-Job = Callable[[Lane], Work[T]]  # starts, or starts again, a piece of work on a lane
-Active = dict[int, tuple[Lane, Work[T]]]  # by their places, the jobs at work
-
-
-def _raise_again(place: int, error: Exception) -> Never:
-    raise error
-
-
-class Lanes:
-    """Lanes on one device: `count` of them, by default one on a CPU and eight on a GPU.
-
-    After a piece of work found no memory there are half as many. Inside of work that itself shares the
-    device there are so many fewer by default, so that a sweep of eight runs does not train 64 models at once.
-    """
-
-    def __init__(self, backend: Backend, count: int | None = None) -> None:
-        self.backend = backend
-        self._given = count is not None
-        self.most = count or (LANES if backend.device.type == "cuda" else 1)
-        if backend.world.joined:
-            self.most = 1  # all ranks must exchange things in the same order
-        self._worth = LANES
-        self._lanes: list[Lane] = []  # those that were needed so far
-
-    def __len__(self) -> int:
-        """How many may be at work at once."""
-        if self._given:
-            return self.most
-        return max(1, min(self.most, self._worth, LANES // _SHARERS.get()))
-
-    def limit(self, worth: int) -> None:
-        """Use at most so many for the work to come, where nobody gave their number."""
-        self._worth = worth
-
-    def run(
-        self,
-        jobs: Sequence[Job[T]],
-        *,
-        admits: Callable[[], bool] = lambda: True,
-        ready: Callable[[int], bool] = lambda place: True,
-        waits: Callable[[int], None] = lambda place: None,
-        too_large: Callable[[int, Exception], T] = _raise_again,
-    ) -> Generator[list[T], None, None]:
-        """Run all jobs, taking turns; after every round those results that became known, in the order of asking.
-
-        Between two rounds others may have their turn. A job that waits starts on whichever lane is free, as long as
-        `admits` says so and the job is `ready`; where none is ready or at work, the first one starts. One that finds no
-        memory beside others starts again when there is more of it, and `waits` is told; one that finds none alone
-        raises, unless `too_large` makes a result of that.
-        """
-        self.backend.synchronise()  # what they start from was queued elsewhere
-        waiting, told = deque(range(len(jobs))), 0
-        active: Active[T] = {}
-        results: dict[int, T] = {}
-        try:
-            while active or waiting:
-                if admits():
-                    self._start(active, waiting, jobs, ready)
-                if not active:
-                    break
-                failed, sharers = None, _SHARERS.set(_SHARERS.get() * len(active))
-                try:
-                    for place, (lane, work) in list(active.items()):
-                        try:
-                            with torch.cuda.stream(lane.backend.lane):
-                                next(work)
-                        except StopIteration as end:
-                            lane.backend.synchronise()  # its result may be used on other lanes
-                            results[place] = end.value
-                            del active[place]
-                        except (torch.cuda.OutOfMemoryError, OutOfMemory) as error:
-                            del active[place]
-                            if active or len(self._lanes) > 1:
-                                failed = place
-                                break
-                            results[place] = too_large(place, error)
-                finally:
-                    _SHARERS.reset(sharers)
-                del lane, work  # nothing may keep a failed training alive, nor what was captured for it
-                if failed is not None:
-                    waits(failed)
-                    waiting.appendleft(failed)
-                    self._halve(active)
-                known = list[T]()
-                while told in results:
-                    known.append(results.pop(told))
-                    told += 1
-                yield known
-        finally:
-            for _, work in active.values():
-                work.close()
-
-    def _start(
-        self, active: Active[T], waiting: deque[int], jobs: Sequence[Job[T]], ready: Callable[[int], bool]
-    ) -> None:
-        """Start jobs that wait and are ready on lanes that are free; the first one where nothing else is at work."""
-        while waiting and len(active) < len(self):
-            place = next(filter(ready, waiting), None if active else waiting[0])
-            if place is None:
-                break
-            waiting.remove(place)
-            lane = self._idle_lane(active)
-            active[place] = lane, jobs[place](lane)
-
-    def keep(self, busy: Sequence[Lane] = ()) -> None:
-        """Give back every other lane, with all that was captured there."""
-        if any(lane not in busy for lane in self._lanes):
-            self._lanes = list(busy)
-            give_back()
-
-    def _idle_lane(self, active: Active[T]) -> Lane:
-        """A lane on which nothing runs, a new one if need be; more than may be at work are not kept."""
-        busy = [lane for lane, _ in active.values()]
-        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < len(self) or lane in busy]
-        for lane in self._lanes:
-            if lane not in busy:
-                return lane
-        stream = self.backend.lane
-        if stream is not None:
-            stream = torch.cuda.Stream(self.backend.device)  # type: ignore[no-untyped-call]
-        self._lanes.append(Lane(replace(self.backend, lane=stream)))
-        return self._lanes[-1]
-
-    def _halve(self, active: Active[T]) -> None:
-        """Half as many from now on; the lanes on which nothing runs any more are given back."""
-        if len(active) < self.most:  # else more are still at work than may be by now
-            self.most = max(1, self.most // 2)
-        self.keep([lane for lane, _ in active.values()])
-        log.warning("out of memory on %s: at most %d at a time from now on", self.backend.device, self.most)
-
-
-# Where attempts run ---------------------------------------------------------------------------------------------------
-
-
 class Bench(Protocol[A_contra, R_co]):
     """Runs single attempts on lanes. What it reached stays with it, so that a later attempt may continue there."""
 
@@ -270,20 +135,130 @@ class WaitingExecutor(Executor, Protocol):
     meanwhile: Callable[[], None]
 
 
-@dataclass(frozen=True)
-class LocalExecutor:
-    """Runs attempts in this process, side by side on lanes."""
+Active = dict[int, tuple[Lane, Work[R]]]  # by their places, the attempts at work
 
-    lanes: Lanes
-    admits: Callable[[], bool] = lambda: True  # whether another attempt may start
-    ready: Callable[[Any], bool] = lambda attempt: True  # whether this attempt may start beside others
+
+class Lanes:
+    """Lanes on one device: `count` of them, by default one on a CPU and eight on a GPU.
+
+    After an attempt found no memory there are half as many. Inside of work that itself shares the
+    device there are so many fewer by default, so that a sweep of eight runs does not train 64 models at once.
+
+    Args:
+        backend: the device.
+        count: how many attempts may be at work at once, if that is given.
+        admits: whether another attempt may start at present.
+        ready: whether this attempt may start beside others.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        count: int | None = None,
+        *,
+        admits: Callable[[], bool] = lambda: True,
+        ready: Callable[[Any], bool] = lambda attempt: True,
+    ) -> None:
+        self.backend, self._admits, self._ready = backend, admits, ready
+        self._given = count is not None
+        self.most = count or (LANES if backend.device.type == "cuda" else 1)
+        if backend.world.joined:
+            self.most = 1  # all ranks must exchange things in the same order
+        self._worth = LANES
+        self._lanes: list[Lane] = []  # those that were needed so far
+
+    def __len__(self) -> int:
+        """How many may be at work at once."""
+        if self._given:
+            return self.most
+        return max(1, min(self.most, self._worth, LANES // _SHARERS.get()))
+
+    def limit(self, worth: int) -> None:
+        """Use at most so many for the work to come, where nobody gave their number."""
+        self._worth = worth
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
-        """Taking turns, as many at once as there are lanes."""
-        return self.lanes.run(
-            [partial(bench.work, attempt) for attempt in attempts],
-            admits=self.admits,
-            ready=lambda place: self.ready(attempts[place]),
-            waits=lambda place: bench.waits(attempts[place]),
-            too_large=lambda place, error: bench.failed(attempts[place], error),
-        )
+        """Run all attempts, taking turns; after every round those results that became known, in the order of asking.
+
+        Between two rounds others may have their turn. An attempt that waits starts on whichever lane is free; where
+        none is ready or at work, the first one starts. One that finds no memory beside others starts again when there
+        is more of it; what comes of one that finds none alone, the bench says.
+        """
+        self.backend.synchronise()  # what they start from was queued elsewhere
+        waiting, told = deque(range(len(attempts))), 0
+        active: Active[R] = {}
+        results: dict[int, R] = {}
+        try:
+            while active or waiting:
+                if self._admits():
+                    self._start(active, waiting, bench, attempts)
+                if not active:
+                    break
+                failed, sharers = None, _SHARERS.set(_SHARERS.get() * len(active))
+                try:
+                    for place, (lane, work) in list(active.items()):
+                        try:
+                            with torch.cuda.stream(lane.backend.lane):
+                                next(work)
+                        except StopIteration as end:
+                            lane.backend.synchronise()  # its result may be used on other lanes
+                            results[place] = end.value
+                            del active[place]
+                        except (torch.cuda.OutOfMemoryError, OutOfMemory) as error:
+                            del active[place]
+                            if active or len(self._lanes) > 1:
+                                failed = place
+                                break
+                            results[place] = bench.failed(attempts[place], error)
+                finally:
+                    _SHARERS.reset(sharers)
+                del lane, work  # nothing may keep a failed training alive, nor what was captured for it
+                if failed is not None:
+                    bench.waits(attempts[failed])
+                    waiting.appendleft(failed)
+                    self._halve(active)
+                known = list[R]()
+                while told in results:
+                    known.append(results.pop(told))
+                    told += 1
+                yield known
+        finally:
+            for _, work in active.values():
+                work.close()
+
+    def _start(self, active: Active[R], waiting: deque[int], bench: Bench[A, R], attempts: Sequence[A]) -> None:
+        """Start attempts that wait and are ready on free lanes; the first one where nothing else is at work."""
+        while waiting and len(active) < len(self):
+            ready = (place for place in waiting if self._ready(attempts[place]))
+            place = next(ready, None if active else waiting[0])
+            if place is None:
+                break
+            waiting.remove(place)
+            lane = self._idle_lane(active)
+            active[place] = lane, bench.work(attempts[place], lane)
+
+    def keep(self, busy: Sequence[Lane] = ()) -> None:
+        """Give back every other lane, with all that was captured there."""
+        if any(lane not in busy for lane in self._lanes):
+            self._lanes = list(busy)
+            give_back()
+
+    def _idle_lane(self, active: Active[R]) -> Lane:
+        """A lane on which nothing runs, a new one if need be; more than may be at work are not kept."""
+        busy = [lane for lane, _ in active.values()]
+        self._lanes = [lane for place, lane in enumerate(self._lanes) if place < len(self) or lane in busy]
+        for lane in self._lanes:
+            if lane not in busy:
+                return lane
+        stream = self.backend.lane
+        if stream is not None:
+            stream = torch.cuda.Stream(self.backend.device)  # type: ignore[no-untyped-call]
+        self._lanes.append(Lane(replace(self.backend, lane=stream)))
+        return self._lanes[-1]
+
+    def _halve(self, active: Active[R]) -> None:
+        """Half as many from now on; the lanes on which nothing runs any more are given back."""
+        if len(active) < self.most:  # else more are still at work than may be by now
+            self.most = max(1, self.most // 2)
+        self.keep([lane for lane, _ in active.values()])
+        log.warning("out of memory on %s: at most %d at a time from now on", self.backend.device, self.most)

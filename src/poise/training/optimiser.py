@@ -33,11 +33,12 @@ class Optimiser:
         weight_decay: in the place of which this one counts, if it is given.
         lr: the learning rate. On a GPU it is a tensor there, for captured steps.
         device: where the parameters are.
-        parts: by name, parameters that may learn at a rate of their own (see `set_rate`).
+        parts: by name, parameters that may learn at a rate of their own.
 
     Attributes:
         param_groups: parameters (`params`) with the name of their part (`part`) and their learning rate (`lr`).
         state: what is kept for each parameter, by torch's names.
+        ratios: the learning rates of parts as multiples of the others'.
     """
 
     def __init__(
@@ -50,12 +51,10 @@ class Optimiser:
         weight_decay: float | None = None,
         parts: Mapping[str, Iterable[nn.Parameter]] = MappingProxyType({}),
     ) -> None:
-        self._on_gpu, self._adam, self._momentum = (
-            device.type == "cuda",
-            schedule.optimiser == "adamw",
-            schedule.momentum,
-        )
+        self._on_gpu, self._adam = device.type == "cuda", schedule.optimiser == "adamw"
+        self._momentum = schedule.momentum
         self._decay = schedule.weight_decay if weight_decay is None else weight_decay
+        self.ratios: Mapping[str, float] = {}
         members: dict[str, list[nn.Parameter]] = {"": []}
         part_of: dict[int, str] = {}
         for part, parameters in parts.items():
@@ -77,11 +76,11 @@ class Optimiser:
                 rate = torch.tensor(lr, dtype=torch.float32, device=device) if self._on_gpu else lr
                 self.param_groups.append({"params": found, "part": part, "lr": rate})
 
-    def set_rate(self, rate: float, ratios: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Set the learning rate, in place where it lives on a device; of some parts to this multiple of it."""
+    def set_rate(self, rate: float) -> None:
+        """Set the learning rate, in place where it lives on a device; of some parts to a multiple of it."""
         for group in self.param_groups:
             # of two large numbers the product may not fit into float32
-            own = min(rate * ratios.get(group["part"], 1.0), LARGEST_NUMBER)
+            own = min(rate * self.ratios.get(group["part"], 1.0), LARGEST_NUMBER)
             if isinstance(group["lr"], Tensor):
                 group["lr"].fill_(own)
             else:

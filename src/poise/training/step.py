@@ -153,13 +153,25 @@ def moving_statistics(model: Model) -> list[Tensor]:
     return [value for value in found if value is not None]
 
 
-@dataclass(frozen=True)
-class EagerRunner:
-    """The reference: one step after the other, wherever the images live."""
+@dataclass
+class Runner:
+    """Runs the steps of a stage one after the other, wherever the images live: the reference."""
 
     step: Step
     feed: Feed
-    bounds: list[tuple[int, int]]
+    bounds: list[tuple[int, int]]  # of the batches
+
+    def restart(self, action: Action, feed: Feed, teacher: Model | None) -> None:
+        """Begin again, with another action, other images and another teacher of these shapes, and no momentum.
+
+        Everything is replaced in place, for a captured step keeps reading from where it was captured.
+        """
+        if feed is not self.feed:
+            self.feed.load(feed)
+        if teacher is not None and self.step.teacher is not None and teacher is not self.step.teacher:
+            self.step.teacher.load_state_dict(teacher.state_dict())
+        self.step.weigh(action, self.feed.labels)
+        self.step.optimiser.forget()
 
     def epoch(self, order: Tensor, draws: Draws, noise: int) -> Iterator[Tensor]:
         """Run the steps of an epoch, yielding the values [1, names] of each.

@@ -16,13 +16,13 @@ from poise.errors import Diverged
 from poise.methods import MODEL, PREVIOUS, Finished, Select, Stage, TrainedPhase
 from poise.nets import FULL, Backbone, Model, own_draws, torch_generator
 from poise.settings import ceiling
-from poise.training.capture import CapturedRunner, Engine, StepCache
+from poise.training.capture import CapturedRunner, StepCache
 from poise.training.context import TOO_LARGE, PhaseContext
 from poise.training.device import draws_numbers
 from poise.training.events import EpochDone, Event, Progress, StageDone
 from poise.training.optimiser import Optimiser
 from poise.training.schedule import BALANCE
-from poise.training.step import EagerRunner, Step
+from poise.training.step import Runner, Step
 
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own
 AFTER = " after"
@@ -72,7 +72,7 @@ class Trainer:
         self._picks: Tensor | None = None  # the images that the present stage selected
         #: What trains the present stage, once it has begun, and what follows each of its epochs, by what is added to
         #: the names under which their tensors are stored.
-        self._engines: dict[str, Engine] = {}
+        self._runners: dict[str, Runner] = {}
 
     @property
     def model(self) -> Model:
@@ -106,28 +106,28 @@ class Trainer:
             stage = self.stages[self.stage]
             epochs = self._length(stage)
             while self.epoch < epochs:
-                engine = self._engines.get("") or self._begin_stage(stage)
+                runner = self._runners.get("") or self._begin_stage(stage)
                 if stage.prepare is not None and self.epoch == ceiling(stage.prepare_at * epochs):
                     generator = torch_generator(self.context.seed, "renewed heads", *self._address(stage))
                     stage.prepare(self.students[stage.student], generator)
                 record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
                 rate = self.schedule.rate(stage, self.epoch, epochs, self.action.lr)
-                for values in self._train_epoch(stage, engine, rate):
+                for values in self._train_epoch(stage, runner, rate):
                     record.append(values)
-                    self._part += len(values) / len(engine.bounds)
+                    self._part += len(values) / len(runner.bounds)
                     detail = f"{stage.name} epoch {self.epoch + 1}/{epochs}"
                     yield Progress(self.context.phase, "training", self.done, self.planned, detail)
                 if stage.after is not None:
                     falling = self.schedule.rate(stage.after, self.epoch, epochs, self.action.lr)
-                    for _ in self._train_epoch(stage.after, self._engines[AFTER], falling):
+                    for _ in self._train_epoch(stage.after, self._runners[AFTER], falling):
                         pass
                     self.students[stage.after.student].clamp_fusion()
-                means = self._mean_values(record, engine.step.names)
+                means = self._mean_values(record, runner.step.names)
                 self.epoch, self._part = self.epoch + 1, 0.0
                 loss = means.pop("loss")
                 yield EpochDone(self.context.phase, stage.name, self.epoch, epochs, rate, loss, means)
             self.stage, self.epoch = self.stage + 1, 0
-            self._picks, self._engines = None, {}
+            self._picks, self._runners = None, {}
             if self.stage == len(self.stages):
                 self._conclude()
             yield StageDone(self.context.phase, stage.name)
@@ -144,15 +144,15 @@ class Trainer:
         """What tells the draws of a stage from those of others."""
         return (self.context.phase, stage.name, *self.address)
 
-    def _train_epoch(self, stage: Stage, engine: Engine, rate: float) -> Iterator[Tensor]:
+    def _train_epoch(self, stage: Stage, runner: Runner, rate: float) -> Iterator[Tensor]:
         """The values of an epoch's steps, a few steps at a time."""
-        engine.optimiser.set_rate(rate, engine.ratios)
+        runner.step.optimiser.set_rate(rate)
         seed, address = self.context.seed, (self.context.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
-        order = torch.from_numpy(generator.permutation(len(engine.feed)))
-        augmentation = engine.feed.draw(self.context.preprocessing.augmentation, order, generator)
+        order = torch.from_numpy(generator.permutation(len(runner.feed)))
+        augmentation = runner.feed.draw(self.context.preprocessing.augmentation, order, generator)
         self._train_only(stage)
-        return engine.runner.epoch(order, augmentation, draws.key(seed, "noise", *address))
+        return runner.epoch(order, augmentation, draws.key(seed, "noise", *address))
 
     def _conclude(self) -> None:
         """What follows the last stage: rows are aligned where the action says so, and the method computes its part."""
@@ -211,16 +211,16 @@ class Trainer:
         with backend.autocast:
             return not draws_numbers(self.model, images.contiguous(memory_format=torch.channels_last))
 
-    def _begin_stage(self, stage: Stage) -> Engine:
+    def _begin_stage(self, stage: Stage) -> Runner:
         """Make the students of the stage and what trains them."""
         for each in (stage, stage.after):
             if each is not None and each.student not in self.students:
                 self._make_student(each.student)
         if stage.after is not None:  # before the stage's own, so that its parameters are trainable in the end
-            self._engines[AFTER] = self._prepare_engine(stage.after, AFTER)
-        self._engines[""] = self._prepare_engine(stage, "")
+            self._runners[AFTER] = self._prepare_runner(stage.after, AFTER)
+        self._runners[""] = self._prepare_runner(stage, "")
         self._equalise()
-        return self._engines[""]
+        return self._runners[""]
 
     def _equalise(self) -> None:
         """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
@@ -239,7 +239,7 @@ class Trainer:
             held.load_state_dict(made.state_dict())
         self.students[name] = held
 
-    def _prepare_engine(self, stage: Stage, place: str) -> Engine:
+    def _prepare_runner(self, stage: Stage, place: str) -> Runner:
         """What is trained, on which images, by which optimiser; what an earlier training captured is used again."""
         self._train_only(stage)
         context, student = self.context, self.students[stage.student]
@@ -254,24 +254,25 @@ class Trainer:
         if stage.trains == "all" and self.captures and context.growth.old:
             parts[OLD_ROWS] = student.head.old_values()
             ratios[OLD_ROWS] = float(context.trains_old_rows(self.action))
-        engine = self._kept.engines.get((self.stage, place))
-        if engine is not None and len(feed) == len(engine.feed):
-            engine.restart(self.action, feed, teacher, ratios)
-            return engine
-        optimiser = Optimiser(
-            [parameter for parameter in student.parameters() if parameter.requires_grad],
-            self.schedule,
-            self.action.lr,
-            context.backend.device,
-            weight_decay=stage.weight_decay,
-            parts=parts,
-        )
-        step = Step(context, optimiser, student, teacher, self.action, feed.labels, stage)
-        bounds = batch_bounds(len(feed), self.schedule.batch)
-        runner = CapturedRunner if self.captures else EagerRunner
-        engine = Engine(feed, bounds, optimiser, ratios, step, runner(step, feed, bounds))
-        self._kept.engines[self.stage, place] = engine
-        return engine
+        runner = self._kept.runners.get((self.stage, place))
+        if runner is not None and len(feed) == len(runner.feed):
+            runner.restart(self.action, feed, teacher)
+        else:
+            optimiser = Optimiser(
+                [parameter for parameter in student.parameters() if parameter.requires_grad],
+                self.schedule,
+                self.action.lr,
+                context.backend.device,
+                weight_decay=stage.weight_decay,
+                parts=parts,
+            )
+            step = Step(context, optimiser, student, teacher, self.action, feed.labels, stage)
+            runner = (CapturedRunner if self.captures else Runner)(
+                step, feed, batch_bounds(len(feed), self.schedule.batch)
+            )
+            self._kept.runners[self.stage, place] = runner
+        runner.step.optimiser.ratios = ratios
+        return runner
 
     def _train_only(self, stage: Stage) -> None:
         """Set what of its student a stage trains, and which statistics move.
@@ -315,10 +316,10 @@ class Trainer:
                 raise self._divergence_at(0)
             tensors |= {f"student.{student}.{name}": value for name, value in model.changing().items()}
         if self.epoch:
-            for place, engine in self._engines.items():
-                for kind, name, value in engine.optimiser.named(engine.step.model):
+            for place, runner in self._runners.items():
+                for kind, name, value in runner.step.optimiser.named(runner.step.model):
                     tensors[f"{kind}{place}.{name}"] = value
-                if (teacher := self._own_teacher(engine)) is not None:
+                if (teacher := self._own_teacher(runner)) is not None:
                     tensors |= {f"teacher{place}.{name}": value for name, value in teacher.state_dict().items()}
             if self._picks is not None:
                 tensors["picks"] = self._picks
@@ -338,15 +339,15 @@ class Trainer:
         if "picks" in tensors:
             self._picks = tensors["picks"].to(self.feed.labels.device)
         self._begin_stage(self.stages[self.stage])
-        for place, engine in self._engines.items():
-            for kind, name, value in engine.optimiser.named(engine.step.model):
+        for place, runner in self._runners.items():
+            for kind, name, value in runner.step.optimiser.named(runner.step.model):
                 value.copy_(tensors[f"{kind}{place}.{name}"])
-            if (teacher := self._own_teacher(engine)) is not None:
+            if (teacher := self._own_teacher(runner)) is not None:
                 teacher.load_state_dict(store.under(f"teacher{place}", tensors))
 
-    def _own_teacher(self, engine: Engine) -> Model | None:
+    def _own_teacher(self, runner: Runner) -> Model | None:
         """A teacher that was made of a student when the stage began: that one may have been trained since."""
-        return engine.step.teacher if engine.step.teacher is not self.teacher else None
+        return runner.step.teacher if runner.step.teacher is not self.teacher else None
 
 
 def _is_finite(model: Model) -> bool:

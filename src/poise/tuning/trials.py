@@ -23,7 +23,6 @@ from poise.training import (
     Executor,
     Lane,
     Lanes,
-    LocalExecutor,
     LocalPhase,
     Trainer,
     TrialDone,
@@ -89,7 +88,7 @@ class Trials:
         self.inputs, self._witness = inputs, witness
         self._lanes = Lanes(inputs.context.backend)
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
-            executor = LocalExecutor(self._lanes)
+            executor = self._lanes
         self._executor = executor
         self._tasks: dict[int, list[LocalTask]] = {}  # of the rounds under way: any round can be drawn again
         self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
