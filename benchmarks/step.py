@@ -256,7 +256,7 @@ class Measurement:
         """A trainer of that kind."""
         words = self.words
         preprocessing = replace(PREPROCESSING, augmentation=augmentation or self.own)
-        stream = torch.cuda.Stream(self.backend.device) if self.on_gpu else None  # lanes share none
+        stream = torch.cuda.Stream(self.backend.device) if self.on_gpu else None  # type: ignore[no-untyped-call]  # lanes share none
         return make_trainer(
             replace(self.backend, capture=captured, lane=stream),
             words.images,

@@ -126,5 +126,6 @@ def test_every_key_has_a_section_a_type_and_a_meaning() -> None:
     assert {key.name for key in KEYS} == {*RecipeKeys.model_fields} | names
     assert all(key.kind and key.meaning for key in KEYS)
     for field in RecipeKeys.model_fields.values():
-        assert field.json_schema_extra["tags"][0] in SECTIONS  # type: ignore[index]
+        extra: Any = field.json_schema_extra
+        assert extra["tags"][0] in SECTIONS
     assert tagged("chance") == ("precision", "deterministic", "seed", "start", "device")

@@ -135,7 +135,9 @@ class MemoryKeys(Keys):
     """`memory = 20` is short for `memory.per_class = 20`, `memory = "all"` for `memory.rule = "all"`."""
 
     prefix = "memory."
-    __init__ = Keys.__init__  # by position too, for type checkers
+
+    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
+        super().__init__(*first, **values)
 
     per_class: Count | None = key(20, "images kept of each class; 0: none")
     total: Positive | None = key(None, "images kept in total, shared evenly; in place of memory.per_class")
@@ -199,7 +201,9 @@ class TrialSettings(Keys):
     """How actions are tried: `trials` of a learner or a recipe. What is not said is as the policy brings it along."""
 
     prefix = "trials."
-    __init__ = Keys.__init__  # by position too, for type checkers
+
+    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
+        super().__init__(*first, **values)
 
     environment: Literal["local", "lookahead", "both"] = key(
         "local",
@@ -298,7 +302,8 @@ class ScheduleKeys(Keys):
 class LearnerKeys(ScheduleKeys):
     """What a learner is made with."""
 
-    __init__ = Keys.__init__  # by position too, for type checkers
+    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
+        super().__init__(*first, **values)
 
     method: str = key(
         "lucir",

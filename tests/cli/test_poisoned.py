@@ -143,12 +143,13 @@ def test_hostile_names_go_through_every_command_and_are_printed_harmlessly(poise
     run = poise("run", "folder", f"data={images.resolve()}", "net=small", "epochs=1", "groups=[3,3]", "--out", out)
     assert "data=" in one_line(run), "a recipe is text"
     images.rename("images")
-    for words in (
+    commands: tuple[tuple[str | Path, ...], ...] = (
         ("run", "folder", "data=images", "net=small", "epochs=1", "groups=[3,3]", "--out", out),
         ("resume", out),
         ("report", out, "--out", "page"),
-    ):
-        done = poise(*words)
+    )
+    for command in commands:
+        done = poise(*command)
         assert done.code == 0, done.err
         assert not acting(done.out + done.err)
     assert "<script>alert(1)" not in Path("page/index.html").read_text(encoding="utf-8")

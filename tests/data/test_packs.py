@@ -335,6 +335,18 @@ def test_a_folder_that_does_not_fit_into_memory_is_refused_with_a_command_that_c
     assert words[-1] == "data=my photos.pack"
 
 
+def assert_same_model(one: Learner, other: Learner) -> None:
+    assert one.model is not None
+    assert other.model is not None
+    state = other.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in one.model.state_dict().items())
+
+
+def kept_pixels(learner: Learner) -> torch.Tensor:
+    assert learner.knowledge.memory is not None
+    return learner.knowledge.memory.exemplars.pixels
+
+
 OPTIONS: dict[str, Any] = {"net": "small", "epochs": 2, "batch": 4, "policy": "fixed", "memory": 2, "device": "cpu"}
 
 
@@ -352,12 +364,10 @@ def test_a_learner_learns_the_same_from_a_pack_and_from_memory(device: str, fold
             learner.partial_fit(some, pack.labels(TRAIN)[part])
         learners.append(learner)
     packed, plain = learners
-    for name, value in plain.model.state_dict().items():
-        assert torch.equal(packed.model.state_dict()[name], value)
-    kept = [learner.knowledge.memory.exemplars.pixels for learner in learners]
-    assert torch.equal(*kept)
+    assert_same_model(packed, plain)
+    assert torch.equal(kept_pixels(packed), kept_pixels(plain))
     packed.save(tmp_path / "packed")
-    assert torch.equal(Learner.load(tmp_path / "packed").knowledge.memory.exemplars.pixels, kept[0])
+    assert torch.equal(kept_pixels(Learner.load(tmp_path / "packed")), kept_pixels(plain))
 
 
 def test_a_saved_learner_goes_on_cropping_whole_images(folder: Path, tmp_path: Path) -> None:
@@ -370,8 +380,7 @@ def test_a_saved_learner_goes_on_cropping_whole_images(folder: Path, tmp_path: P
     again = Learner.load(tmp_path / "middle")
     for each in (learner, again):
         each.partial_fit(store.select(torch.arange(10, 15)), labels[10:])
-    for name, value in learner.model.state_dict().items():
-        assert torch.equal(again.model.state_dict()[name], value), name
+    assert_same_model(learner, again)
 
 
 def test_what_is_learned_of_a_pack_is_its_training_part_and_scored_its_test_part(folder: Path, tmp_path: Path) -> None:

@@ -125,9 +125,11 @@ class TestParameters:
                 super().__init__(epochs=epochs, **{name: value for name, value in QUICK.items() if name != "epochs"})
                 self.title = title
 
-        assert clone(Named("mine", epochs=1)).title == "mine"
+        copied = clone(Named("mine", epochs=1))
+        assert isinstance(copied, Named)
+        assert copied.title == "mine"
         assert repr(Named("mine")) == "Named(title='mine')"
-        assert Named().set_params(title="other").fit(IMAGES, LABELS).title == "other"
+        assert vars(Named().set_params(title="other").fit(IMAGES, LABELS))["title"] == "other"
 
 
 class TestScikitLearn:

@@ -260,7 +260,7 @@ def test_a_phase_that_fails_gives_the_choice_up() -> None:
     next(phase)
     next(phase)
     assert learner.settings.automatic == ()
-    phase.close()  # type: ignore[attr-defined]
+    phase.close()
     assert learner.settings == before
     learner.partial_fit(*digits(0, 1, 2, count=30))
     assert learner.phases_ == 1

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Callable
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,8 @@ def test_nothing_is_changed_in_the_middle_of_a_phase(tmp_path: Path) -> None:
     next(running)
     learned.save(tmp_path / "middle")
     for each in (learned, Learner.load(tmp_path / "middle", device="cpu")):
-        for change in (lambda: each.remove(0), lambda: each.delete_exemplars("0")):  # noqa: B023
+        changes: tuple[Callable[[], object], ...] = (partial(each.remove, 0), partial(each.delete_exemplars, "0"))
+        for change in changes:
             with pytest.raises(UserError) as error:
                 change()
             assert "in the middle of a phase" in refusal(error)

@@ -48,8 +48,8 @@ class TestTerms:
 
     def test_with_softmax_old_logits_are_distilled_as_by_lucir(self) -> None:
         def softened(logits: Tensor) -> np.ndarray:
-            powers = np.exp(logits[:, :3].numpy() / 2)
-            return powers / powers.sum(axis=1, keepdims=True)
+            powers: np.ndarray = np.exp(logits[:, :3].numpy() / 2)
+            return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 
         old, new = softened(TEACHER.logits), softened(STUDENT.logits)
         found = terms(logits="softmax")

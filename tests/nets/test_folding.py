@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -11,8 +14,8 @@ from poise.nets import VARIANTS, Backbone, Branches, Concatenated, Model, Scaled
 from .test_branches import as_if_trained, generator
 
 NETS = [*(f"resnet32/{variant}" for variant in VARIANTS), "resnet18/lucir", "pod-resnet18/pod"]
-OWN = {
-    **{name: (lambda name=name: build_backbone(name, "", 3, 1)) for name in NETS},
+OWN: dict[str, Callable[[], Backbone]] = {
+    **{name: partial(build_backbone, name, "", 3, 1) for name in NETS},
     "two branches": lambda: Branches(build_backbone("small", "lucir", 3, 1)),
     "side by side": lambda: Concatenated.expanding(build_backbone("small/ordinary", "", 3, 1)),
 }

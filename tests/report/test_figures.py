@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import numpy as np
 import pytest
 from matplotlib.figure import Figure as Drawing
 from PIL import Image
@@ -83,7 +84,8 @@ def test_all_accuracy_matrices_share_one_scale(many: dict[str, Figure]) -> None:
     for figure in figures:
         for place, _ in enumerate(figure.panels):
             axes = painted(figure, place).axes[0]
-            for text, colour in zip(axes.texts, axes.collections[0].get_facecolor(), strict=True):  # type: ignore[call-overload]
+            colours = np.asarray(axes.collections[0].get_facecolor())
+            for text, colour in zip(axes.texts, colours, strict=True):
                 shades.setdefault(int(text.get_text()), set()).add(tuple(colour[3:].round(2)))
     assert shades[100] == {(1.0,)}, "everywhere the strongest, whatever else a matrix holds"
 

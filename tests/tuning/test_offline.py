@@ -77,7 +77,7 @@ def tasks_of(
     *,
     space: ActionSpace | None = None,
     first: Action | None = None,
-    **rhos: float,
+    **rhos: Any,
 ) -> PseudoTasks:
     nothing = images.select(torch.empty(0, dtype=torch.long))
     inputs = TrialInputs(context, Memory.of(nothing), images, nothing, QUOTA, **rhos)

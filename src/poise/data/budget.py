@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -66,12 +66,13 @@ class Budget(MemoryKeys):
     What its keys mean is said above and, of each, by `poise recipes --keys` (`memory.…`).
     """
 
-    __init__ = MemoryKeys.__init__  # by position too, for type checkers
+    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
+        super().__init__(*first, **values)
 
     @classmethod
     def of(cls, size: int | str) -> Budget:
         """So many images of each class, or all of them."""
-        return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)  # type: ignore[arg-type]
+        return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)
 
     @property
     def _allocations(self) -> tuple[float, ...]:

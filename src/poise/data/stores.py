@@ -278,11 +278,11 @@ class View(PixelStore):
             which.append(numbers[store.which[indices] if isinstance(store, View) else torch.zeros_like(indices)])
             index.append(store.index[indices] if isinstance(store, View) else indices)
         every, places = torch.cat(index), torch.cat(which)
-        known = [*bases.values()]
+        known = list[PixelStore](bases.values())
         if not len(every):  # which holds no store at all
             return DenseStore(torch.empty(0, *known[0].shape, dtype=known[0].dtype, device=known[0].device))
         used, places = torch.unique(places, return_inverse=True)
-        kept = [known[number] for number in used.tolist()]
+        kept: list[PixelStore] = [known[number] for number in used.tolist()]
         if len(kept) == 1 and torch.equal(every, torch.arange(len(kept[0]), device="cpu")):
             return kept[0]
         return View(kept, places, every)

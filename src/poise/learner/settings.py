@@ -105,7 +105,7 @@ class Settings(LearnerKeys):
                     f"{self.method} with these options trains on as many old images as new ones (its stage "
                     f"{stage.name}), and memory=0 keeps none; set other options or keep images, such as memory=20"
                 )
-        grids = () if isinstance(self.space, str) or not self.kind.tunes else all_grids(self.space)
+        grids = () if isinstance(self.space, str) or not self.kind.tunes else all_grids(self.space or {})
         balance = {**method.default_action, **self.action}.get("balance")
         if BALANCED in (balance, *(word for grid in grids for word in grid.get("balance", ()))):
             raise UserError(
@@ -149,7 +149,7 @@ class Settings(LearnerKeys):
     @cached_property
     def action_space(self) -> ActionSpace:
         """The actions that the policy chooses from."""
-        method, space = self.made_method, self.space
+        method, space = self.made_method, self.space or {}
         return tuned_space(
             method.default_action,
             self.action,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 from poise.methods import Method, Stage
-from poise.settings import Keys, ScheduleKeys, ceiling
+from poise.settings import ScheduleKeys, ceiling
 
 MAIN, BALANCE = Stage().name, Method.balancing.name
 
@@ -14,7 +15,8 @@ MAIN, BALANCE = Stage().name, Method.balancing.name
 class Schedule(ScheduleKeys):
     """How long and how hard a phase trains, whatever the action: the keys of `poise.settings`, and what they mean."""
 
-    __init__ = Keys.__init__  # by position too, for type checkers
+    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
+        super().__init__(*first, **values)
 
     def apply_to(self, stage: Stage) -> Stage:
         """A stage of the method with what the schedule says of its length, its milestones and its learning rate.
