@@ -15,7 +15,7 @@ from poise import Action, Learner, UserError, cli
 from poise.actions import AXES, Axis, register_axis
 from poise.methods import METHODS, Growth, Lucir, Method
 from poise.nets import Output
-from poise.policies import POLICIES, PRESETS, Preset
+from poise.policies import POLICIES, Preset
 from poise.policies.catalog import grid_policy
 
 from .samples import digits, grown, refusal, state_bytes
@@ -62,8 +62,7 @@ def registered(monkeypatch: pytest.MonkeyPatch) -> Callable[..., pytest.MonkeyPa
         if method is not None:
             patch.setitem(METHODS, method.name, method)
         if policy is not None:
-            patch.setitem(POLICIES, policy, grid_policy)
-            patch.setitem(PRESETS, policy, Preset())
+            patch.setitem(POLICIES, policy, Preset(grid_policy))
         return patch
 
     return register

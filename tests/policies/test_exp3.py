@@ -102,6 +102,7 @@ def test_arms_and_decisions_are_drawn_by_their_probability() -> None:
         (trial,) = policy.ask()
         first[trial.arm] += 1
         assert isinstance(policy, Composed)
+        assert isinstance(policy.belief, Exp3)
         policy.belief.log_weights[:] = [0.0, math.log(3)]
         decided[policy.decide()] += 1
     assert first[0] / 600 == pytest.approx(0.5, abs=0.07)

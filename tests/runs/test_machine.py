@@ -18,7 +18,7 @@ import torch
 
 from poise import store
 from poise.methods import METHODS
-from poise.policies import POLICIES, PRESETS, Preset
+from poise.policies import POLICIES, Preset
 from poise.runs import Plan, Run, RunFolder
 from poise.runs.machine import NUMERIC, Machine, commit, describe_machine, source_digest, versions, versions_of
 from poise.training import Backend
@@ -153,8 +153,7 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("my_code")
     monkeypatch.setitem(METHODS, "mine", module.Mine)
-    monkeypatch.setitem(POLICIES, "my-policy", partial(module.MyPolicy))
-    monkeypatch.setitem(PRESETS, "my-policy", Preset())
+    monkeypatch.setitem(POLICIES, "my-policy", Preset(partial(module.MyPolicy)))
     words = "method=mine", "policy=my-policy"
     opened = interrupted(plan(*words), tmp_path / "run")
     shutil.copytree(opened.path, tmp_path / "again")
@@ -162,7 +161,7 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     assert resumed(opened, plan(*words))["exact"] is True, "this process has the code of before"
     module = importlib.reload(module)
     monkeypatch.setitem(METHODS, "mine", module.Mine)
-    monkeypatch.setitem(POLICIES, "my-policy", partial(module.MyPolicy))
+    monkeypatch.setitem(POLICIES, "my-policy", Preset(partial(module.MyPolicy)))
     resume = resumed(RunFolder(tmp_path / "again"), plan(*words))
     monkeypatch.delitem(sys.modules, "my_code")
     assert resume["exact"] is False

@@ -13,8 +13,7 @@ from poise import Learner
 from poise.actions import Action
 from poise.errors import Damaged
 from poise.methods import make_method
-from poise.policies import POLICIES as BUILDERS
-from poise.policies import PRESETS, Outcome, Policy, Preset, Tried, Wish
+from poise.policies import POLICIES, Outcome, Policy, Preset, Tried, Wish
 from poise.training import TrialDone
 from poise.tuning import Entry, History, PolicyTuner, Reward, TrialResult
 from poise.tuning.results import told_to_policy
@@ -48,8 +47,7 @@ def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
 
 def test_a_model_for_predictions_needs_no_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as known:
-        known.setitem(BUILDERS, "a policy of one's own", BUILDERS["grid"])
-        known.setitem(PRESETS, "a policy of one's own", PRESETS["grid"])
+        known.setitem(POLICIES, "a policy of one's own", POLICIES["grid"])
         learner = small(policy="a policy of one's own").partial_fit(*digits([3]))
         learner.save(tmp_path / "model", memory=False)
     images, _ = digits([0, 3])
@@ -116,8 +114,7 @@ class Moody(Policy):
 
 
 def test_a_policy_of_ones_own_that_does_not_repeat_itself_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUILDERS, "moody", Moody)
-    monkeypatch.setitem(PRESETS, "moody", Preset())
+    monkeypatch.setitem(POLICIES, "moody", Preset(Moody))
     learner = small(policy="moody").partial_fit(*digits([3]))
     Learner.from_state(learner.state(), device="cpu")
     monkeypatch.setattr(Moody, "arm", 1)

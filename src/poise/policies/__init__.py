@@ -3,25 +3,12 @@
 A policy asks for trials, is told their outcomes, and decides; it never sees a model or an image.
 """
 
-from poise.policies.base import Decided, Outcome, Policy, Setup, Trial, Tried, Wish, replay
-from poise.policies.catalog import (
-    DEFAULT_POLICY,
-    MOST_TRIALS,
-    POLICIES,
-    PRESETS,
-    UNTUNED,
-    Preset,
-    make_policy,
-    register,
-    resolved_options,
-)
-from poise.policies.plans import Planned, plan_trials
+from poise.policies.base import Decided, Outcome, Planned, Policy, Setup, Trial, Tried, Wish, plan_trials, replay
+from poise.policies.catalog import DEFAULT_POLICY, POLICIES, UNTUNED, Preset, make_policy, register, resolved_options
 
 __all__ = [
     "DEFAULT_POLICY",
-    "MOST_TRIALS",
     "POLICIES",
-    "PRESETS",
     "UNTUNED",
     "Decided",
     "Outcome",

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from poise.errors import Damaged, UserError, shown
+from poise.errors import Damaged, UserError
 from poise.spaces import ActionSpace
 
 Array = NDArray[np.float64]
+
+#: The most of anything that a policy counts: trials, rounds, rungs. One of one's own may wait for a reward for ever.
+MOST_TRIALS: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -128,24 +131,24 @@ class Policy(ABC):
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
-        self.description: dict[str, Any] = {"name": type(self).__name__.lower()}  # name and options, for the record
+        self.name = type(self).__name__.lower()
         self.phase = 0
-        self.told: dict[Wish, Outcome] = {}  # in this phase
-        self._asked: dict[Wish, Trial] = {}  # in this phase
-        self._longest: dict[tuple[int, int, bool], Trial] = {}  # by arm, round and `full`, in this phase
-        self.epochs = 0  # that the finished trials of this phase trained, without those that they continued
+        # of this phase
+        self.told: dict[Wish, Outcome] = {}
+        self.epochs = 0  # that its finished trials trained, without those that they continued
+        self._asked: dict[Wish, Trial] = {}
+        self._longest: dict[tuple[int, int, bool], Trial] = {}  # that did not diverge, by arm, round and `full`
         self._batch: list[Trial] = []  # the trials asked for last
         self._open: dict[int, Trial] = {}  # those of the batch whose outcome is not known yet
 
     def begin(self, phase: int) -> None:
-        """Begin a phase; tuned phases are numbered from 1. Beginning a phase again before asking changes nothing."""
-        if phase == self.phase and not self._asked:
-            return
-        if phase <= self.phase:
-            raise ValueError(f"phase {phase} begins after phase {self.phase}; replay a fresh policy to go back")
-        if self._open:
-            raise ValueError(f"phase {phase} begins while trials of phase {self.phase} are open")
-        self.phase, self.told, self._asked, self._longest, self.epochs = phase, {}, {}, {}, 0
+        """Begin a phase; tuned phases are numbered from 1."""
+        if phase <= self.phase or self._open:
+            raise ValueError(
+                f"phase {phase} cannot begin in or before phase {self.phase}, nor while trials of that are open; "
+                "replay a fresh policy to go back"
+            )
+        self.phase, self.told, self.epochs, self._asked, self._longest = phase, {}, 0, {}, {}
         self.start()
 
     def ask(self) -> list[Trial]:
@@ -154,69 +157,47 @@ class Policy(ABC):
         Asking again before all outcomes are told returns the trials that are still open.
         """
         if not self._open:
-            self._batch = [self._make_trial(wish) for wish in self._read_proposal()]
+            self._batch = [self._make_trial(wish) for wish in self.propose()]
             self._open = {trial.id: trial for trial in self._batch}
         return list(self._open.values())
 
-    def tell(self, outcomes: Iterable[Outcome]) -> None:
-        """Take the outcomes of some open trials. The policy learns once it has all of them, in the order of ids."""
-        told = list(outcomes)
-        for outcome in told:
-            if self._open.get(outcome.trial.id) != outcome.trial:
-                raise ValueError(f"no open trial of phase {self.phase} is {outcome.trial}")
-            del self._open[outcome.trial.id]
-            self.told[outcome.trial.wish] = outcome
-            self._remember(outcome)
-        if told and not self._open:
-            self.learn([self.told[trial.wish] for trial in self._batch])
-
-    def decide_checked(self) -> int:
-        """What `decide` returns, as a plain number; refused if the space has no such arm."""
-        return self._check("decide", "arm", self.decide(), 0, len(self.setup.space) - 1)
-
-    def _read_proposal(self) -> list[Wish]:
-        """What `propose` returns; a policy of one's own that returns something else is told so."""
-        wishes: object = self.propose()
-        if not isinstance(wishes, list | tuple) or not all(isinstance(wish, Wish) for wish in wishes):
-            raise UserError(f"{self._name}: propose must return a list of Wish(arm, epochs), not {shown(wishes)}")
-        return list(wishes)
-
-    @property
-    def _name(self) -> str:
-        return f"policy {self.description['name']}"
-
-    def _check(self, method: str, what: str, value: object, least: int, most: int | None) -> int:
-        """The value as a plain whole number (numpy's are welcome), refused outside of its range."""
-        if isinstance(value, Integral) and not isinstance(value, bool):
-            number = int(value)
-            if least <= number and (most is None or number <= most):
-                return number
-        wanted = f"a whole number from {least} " + ("on" if most is None else f"to {most}")
-        raise UserError(f"{self._name}: {method} returned {what}={shown(value)}, not {wanted}")
-
     def _make_trial(self, wish: Wish) -> Trial:
-        longest = self.setup.full if wish.full else self.setup.short
-        wish = Wish(
-            self._check("propose", "arm", wish.arm, 0, len(self.setup.space) - 1),
-            self._check("propose", "epochs", wish.epochs, 1, longest),
-            self._check("propose", "round", wish.round, 0, None),
-            bool(wish.full),
-        )
-        if wish in self._asked:
-            raise UserError(f"{self._name}: propose returned {wish} twice in a phase; use another round")
-        earlier = self._longest.get((wish.arm, wish.round, wish.full))
-        continues = earlier.id if earlier is not None and earlier.epochs < wish.epochs else None
-        trial = Trial(len(self._asked), wish.arm, wish.epochs, continues, wish.round, wish.full)
+        arm, epochs, split = map(operator.index, wish[:3])  # numpy's whole numbers become plain ones
+        wish = Wish(arm, epochs, split, bool(wish.full))
+        arms, longest = len(self.setup.space), self.setup.full if wish.full else self.setup.short
+        if wish in self._asked or not (0 <= arm < arms and 1 <= epochs <= longest and split >= 0):
+            raise UserError(
+                f"policy {self.name}: propose returned {wish}; name an arm below {arms}, 1 to {longest} epochs, and no "
+                "wish twice in a phase"
+            )
+        earlier = self._longest.get((arm, split, wish.full))
+        continues = earlier.id if earlier is not None and earlier.epochs < epochs else None
+        trial = Trial(len(self._asked), arm, epochs, continues, split, wish.full)
         self._asked[wish] = trial
         return trial
 
-    def _remember(self, outcome: Outcome) -> None:
-        """Keep the longest finished trial of each arm and round; a diverged one cannot be continued."""
-        trial = outcome.trial
-        longest = self._longest.get((trial.arm, trial.round, trial.full))
-        self.epochs += trial.epochs - (longest.epochs if longest is not None and trial.continues is not None else 0)
-        if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
-            self._longest[trial.arm, trial.round, trial.full] = trial
+    def tell(self, outcomes: Iterable[Outcome]) -> None:
+        """Take the outcomes of some open trials. The policy learns once it has all of them, in the order of ids."""
+        for outcome in outcomes:
+            trial = outcome.trial
+            if self._open.get(trial.id) != trial:
+                raise ValueError(f"no open trial of phase {self.phase} is {trial}")
+            del self._open[trial.id]
+            self.told[trial.wish] = outcome
+            longest = self._longest.get((trial.arm, trial.round, trial.full))
+            self.epochs += trial.epochs - (longest.epochs if longest is not None and trial.continues is not None else 0)
+            if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
+                self._longest[trial.arm, trial.round, trial.full] = trial
+        if self._batch and not self._open:
+            self.learn([self.told[trial.wish] for trial in self._batch])
+            self._batch = []
+
+    def decide_checked(self) -> int:
+        """What `decide` returns, as a plain number; refused if the space has no such arm."""
+        arm = operator.index(self.decide())
+        if not 0 <= arm < len(self.setup.space):
+            raise UserError(f"policy {self.name}: decide returned {arm}; name an arm below {len(self.setup.space)}")
+        return arm
 
     # What a subclass defines ---------------------------------------------------------------------------------------
 
@@ -239,10 +220,6 @@ class Policy(ABC):
         """The probability of each arm, for policies that have one."""
         return None
 
-    def resolved(self) -> dict[str, Any]:
-        """The policy with everything resolved, as plain values for the record."""
-        return {**self.description, "space": self.setup.space.as_json()}
-
 
 def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
     """Bring a fresh policy to the end of the history by asking it again; raises if it asks for something else.
@@ -262,3 +239,37 @@ def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
         else:
             policy.tell([entry.outcome])
     return policy
+
+
+# What it costs --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Planned:
+    """What choosing the action of a phase is expected to cost.
+
+    Attributes:
+        trials: about how many there will be (of a tuner that is no policy: rounds or episodes).
+        epochs: that they train, over the images of the phase.
+        steps: of training that they take besides, of one batch each.
+        full: whether one of them is as long as the phase.
+    """
+
+    trials: int = 0
+    epochs: float = 0.0
+    steps: int = 0
+    full: bool = False
+
+
+def plan_trials(policy: Policy, phase: int) -> Planned:
+    """What a new policy asks for in this phase, the first tuned one being phase 1: played, without any training.
+
+    Every trial of the default action fails, and all others are equally good: a policy that draws its arms may ask for
+    a few trials more or less.
+    """
+    for number in range(1, phase + 1):  # what is tried in one may depend on all before it
+        policy.begin(number)
+        while len(policy.told) < MOST_TRIALS and (asked := policy.ask()):
+            rewards = [0.0 if trial.arm == policy.setup.space.default else 0.5 for trial in asked]
+            policy.tell([Outcome(trial, each, (each, each)) for trial, each in zip(asked, rewards, strict=True)])
+    return Planned(len(policy.told), policy.epochs, full=any(wish.full for wish in policy.told))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -32,10 +32,6 @@ class Belief(ABC):
     @abstractmethod
     def values(self) -> Array:
         """How good each arm seems, on any scale; −inf for an arm that must not be chosen."""
-
-    def _of_tried(self, values: Array, tried: Collection[int]) -> Array:
-        """These values for the arms that were tried; the others must not be chosen."""
-        return np.where(np.isin(np.arange(self.arms), sorted(tried)), values, -np.inf)
 
     def best(self) -> int:
         """The arm that seems best; the default, if it is among the best."""
@@ -73,20 +69,23 @@ class Scores(Belief):
             gains = self._gains.setdefault(length, {})
             gains.update({(split, outcome.trial.arm): outcome.reward - reference for outcome in group})
 
-    def _longest(self) -> dict[tuple[int, int], float]:
-        return self._gains[max(self._gains)] if self._gains else {}
-
     def means(self) -> Array:
         """The mean gain of every arm after the longest trials; 0 where there were none."""
-        sums, counts = np.zeros(self.arms), np.zeros(self.arms)
-        for (_, arm), gain in self._longest().items():
-            sums[arm] += gain
-            counts[arm] += 1
-        return np.asarray(sums / np.maximum(counts, 1))
+        return self._longest()[0]
 
     def values(self) -> Array:
         """The mean gain of the arms that were trained longest."""
-        return self._of_tried(self.means(), {arm for _, arm in self._longest()})
+        means, counts = self._longest()
+        return np.where(counts > 0, means, -np.inf)
+
+    def _longest(self) -> tuple[Array, Array]:
+        """Of the longest trials, the mean gain of every arm and how many there were."""
+        sums, counts = np.zeros(self.arms), np.zeros(self.arms)
+        if self._gains:
+            for (_, arm), gain in self._gains[max(self._gains)].items():
+                sums[arm] += gain
+                counts[arm] += 1
+        return sums / np.maximum(counts, 1), counts
 
     def distribution(self) -> Array | None:
         """Uniform as long as nothing was tried; None afterwards."""
@@ -110,21 +109,17 @@ class Informed(Belief):
         self.carry = carry
         # short trials favour small rates: each halving of the learning rate, from 1 on, costs so much
         self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
-        self._sums, self._counts = np.zeros(self.arms), np.zeros(self.arms)
+        self._sums, self.counts = np.zeros(self.arms), np.zeros(self.arms)  # of gains, and of validated classes
         self._prior = np.zeros(self.arms)
         space = setup.space
         self._prior[space.default if space.favourite is None else space.favourite] = head_start
-        self._tried: set[int] = set()  # in this phase
+        self._tried = np.zeros(self.arms, dtype=bool)  # in this phase
         self.phases = 0  # that something was learned in
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether nothing is known yet but the head start."""
-        return not self._counts.any()
 
     def begin(self) -> None:
         """Let earlier phases fade."""
-        self._sums, self._counts, self._tried = self.carry * self._sums, self.carry * self._counts, set()
+        self._sums, self.counts = self.carry * self._sums, self.carry * self.counts
+        self._tried = np.zeros(self.arms, dtype=bool)
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """Compare all trials with the default's."""
@@ -133,17 +128,17 @@ class Informed(Belief):
         for outcome in outcomes:
             arm = outcome.trial.arm
             self._sums[arm] += weight * (outcome.reward - own)
-            self._counts[arm] += weight
-            self._tried.add(arm)
+            self.counts[arm] += weight
+            self._tried[arm] = True
         self.phases += 1
 
     def gains(self) -> Array:
         """The gain to expect of every arm, tried or not."""
-        return (self._sums + self.KNOWN * self._prior) / (self._counts + self.KNOWN) - self._handicaps
+        return (self._sums + self.KNOWN * self._prior) / (self.counts + self.KNOWN) - self._handicaps
 
     def values(self) -> Array:
         """The gain to expect of the arms that were tried in this phase."""
-        return self._of_tried(self.gains(), self._tried)
+        return np.where(self._tried, self.gains(), -np.inf)
 
 
 class Exp3(Belief):
@@ -215,12 +210,8 @@ class AdaHedge(Belief):
         """Carry the losses over."""
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """One round of full feedback: every arm once, on the same split."""
-        loss = np.full(self.arms, np.nan)
-        for outcome in outcomes:
-            loss[outcome.trial.arm] = 1 - outcome.reward
-        if np.isnan(loss).any():
-            raise ValueError("AdaHedge needs the reward of every arm in each round")
+        """One round of full feedback: every arm once, in their order, on the same split."""
+        loss = 1 - np.array([outcome.reward for outcome in outcomes])
         mix = self._potential(self.losses + loss) - self._potential(self.losses)
         gap = float(self.distribution() @ loss) - mix
         self.losses = self.losses + loss

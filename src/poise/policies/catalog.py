@@ -1,26 +1,28 @@
-"""Every policy by its name: a composition of a plan, a belief, a way to decide, and wrappers around it."""
+"""Every policy by its name: a composition of a plan, a belief, a way to decide, and wrappers around it.
+
+A plan says which trials: a generator of batches for a phase, resumed once the belief has learned from the last batch.
+"""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Generic
+from typing import Final
 
 from poise import draws
 from poise.errors import UserError, check_size, check_whole, shown, suggestion
-from poise.policies.base import Array, Outcome, Policy, Setup, Wish
-from poise.policies.beliefs import AdaHedge, Exp3, Informed, Scores
-from poise.policies.plans import B, TrialPlan, every_arm, narrowing, one_by_one, race, some_arms
+from poise.policies.base import MOST_TRIALS, Array, Outcome, Policy, Setup, Wish
+from poise.policies.beliefs import AdaHedge, Belief, Exp3, Informed, Scores
 from poise.policies.wrappers import Every, Safe
 
 Option = bool | int | float | str
 Builder = Callable[..., Policy]
+Batches = Iterator[Sequence[Wish]]
 
 #: The policy that decides unless another one is named.
 DEFAULT_POLICY = "online"
-#: The most of anything that a policy counts: trials, rounds, rungs.
-MOST_TRIALS: Final = 10_000
 #: The word for no policy: the default action in every phase.
 UNTUNED = "fixed"
 #: The rules of `exp3`: the paper's equations, and its released code.
@@ -29,18 +31,17 @@ RULES: Final = ("printed", "released")
 WRAPPER_OPTIONS: Final[Mapping[str, Option]] = {"safe": 1.0, "every": 1}
 
 
-class Composed(Policy, Generic[B]):
+class Composed(Policy):
     """A plan (which trials) × a belief (how weights move) × a way to decide (`best` or `sample`)."""
 
-    def __init__(self, setup: Setup, plan: TrialPlan[B], belief: B, decision: str = "best") -> None:
+    def __init__(self, setup: Setup, belief: Belief, plan: Callable[[int], Batches], decision: str = "best") -> None:
         super().__init__(setup)
-        self.plan, self.belief, self.decision = plan, belief, decision
-        self._batches: Iterator[Sequence[Wish]] = iter(())
+        self.belief, self.plan, self.decision = belief, plan, decision
 
     def start(self) -> None:
         """Start the plan again; the belief decides what it keeps."""
         self.belief.begin()
-        self._batches = self.plan(self.setup, self.phase, self.belief)
+        self._batches = self.plan(self.phase)
 
     def propose(self) -> Sequence[Wish]:
         """The plan's next batch."""
@@ -62,50 +63,84 @@ class Composed(Policy, Generic[B]):
         return self.belief.distribution()
 
 
-#: Every policy over trials by its name, with what makes it; `register` adds one.
-POLICIES: dict[str, Builder] = {}
+# Registered -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Preset:
-    """The defaults of a policy, which the user may override.
+    """What makes a policy, and the defaults that it brings along, which the user may override.
 
     Attributes:
+        make: takes a `Setup`, and options by keyword with defaults.
         space: the actions it chooses from.
         trials: trial settings that differ from the general defaults.
     """
 
+    make: Builder
     space: str = "paper"
     trials: Mapping[str, int | float | str] = field(default_factory=dict)
 
 
-#: By the name of a policy, what it brings along: its space and its trials.
-PRESETS: dict[str, Preset] = {}
+#: Every policy over trials by its name; `register` adds one.
+POLICIES: dict[str, Preset] = {}
 
 
-def register(name: str, preset: Preset = Preset()) -> Callable[[Builder], Builder]:  # noqa: B008 - a frozen value
+def register(
+    name: str, space: str = "paper", trials: Mapping[str, int | float | str] | None = None
+) -> Callable[[Builder], Builder]:
     """Register a policy under a name: a callable that takes a `Setup`, and options by keyword with defaults."""
 
     def add(builder: Builder) -> Builder:
-        POLICIES[name], PRESETS[name] = builder, preset
+        POLICIES[name] = Preset(builder, space, trials or {})
         return builder
 
     return add
 
 
-@register("random")
-def random_policy(setup: Setup, *, trials: int = 25) -> Policy:
-    """The best of `trials` arms drawn at random; with `trials=0` one random arm, untried."""
-    check_whole("trials", trials, 0, MOST_TRIALS)
-    plan = some_arms(trials) if trials else every_arm(0)
-    return Composed(setup, plan, Scores(setup), "best" if trials else "sample")
+# Policies, each after its plan ----------------------------------------------------------------------------------------
+
+
+def every_arm(setup: Setup, rounds: int) -> Batches:
+    """Full feedback: every round tries every arm, on a split of its own."""
+    for split in range(rounds):
+        yield [Wish(arm, setup.short, split) for arm in range(len(setup.space))]
 
 
 @register("grid")
 def grid_policy(setup: Setup, *, rounds: int = 1) -> Policy:
     """The best of all arms."""
     check_whole("rounds", rounds, 1, MOST_TRIALS)
-    return Composed(setup, every_arm(rounds), Scores(setup))
+    return Composed(setup, Scores(setup), lambda phase: every_arm(setup, rounds))
+
+
+@register("hedge")
+def hedge_policy(setup: Setup, *, rounds: int = 1) -> Policy:
+    """Full feedback with AdaHedge; decides on the leader over all phases."""
+    check_whole("rounds", rounds, 1, MOST_TRIALS)
+    return Composed(setup, AdaHedge(setup), lambda phase: every_arm(setup, rounds))
+
+
+def some_arms(setup: Setup, phase: int, trials: int) -> Batches:
+    """Arms drawn at random without replacement, all on one split."""
+    generator = draws.generator(setup.seed, "policy arms", phase)
+    chosen = generator.choice(len(setup.space), size=min(trials, len(setup.space)), replace=False)
+    yield [Wish(arm, setup.short) for arm in sorted(chosen.tolist())]
+
+
+@register("random")
+def random_policy(setup: Setup, *, trials: int = 25) -> Policy:
+    """The best of `trials` arms drawn at random; with `trials=0` one random arm, untried."""
+    check_whole("trials", trials, 0, MOST_TRIALS)
+    if trials == 0:
+        return Composed(setup, Scores(setup), lambda phase: iter(()), "sample")
+    return Composed(setup, Scores(setup), lambda phase: some_arms(setup, phase, trials))
+
+
+def one_by_one(setup: Setup, phase: int, belief: Exp3, iterations: int) -> Batches:
+    """Algorithm 1: in each iteration one arm drawn from the belief, on a fresh split."""
+    for split in range(iterations):
+        generator = draws.generator(setup.seed, "policy draw", phase, split)
+        yield [Wish(belief.draw(generator), setup.short, split)]
 
 
 @register("exp3")
@@ -116,16 +151,40 @@ def exp3_policy(
     check_whole("iterations", iterations, 1, MOST_TRIALS)
     _require(xi > 0, f"xi={xi} must be above 0")
     _require(rule in RULES, f"unknown rule '{rule}'; {suggestion(rule, RULES)}")
-    return Composed(
-        setup, one_by_one(iterations), Exp3(setup, xi, centred=centred, released=rule == "released"), "sample"
-    )
+    belief = Exp3(setup, xi, centred=centred, released=rule == "released")
+    return Composed(setup, belief, lambda phase: one_by_one(setup, phase, belief, iterations), "sample")
 
 
-@register("hedge")
-def hedge_policy(setup: Setup, *, rounds: int = 1) -> Policy:
-    """Full feedback with AdaHedge; decides on the leader over all phases."""
-    check_whole("rounds", rounds, 1, MOST_TRIALS)
-    return Composed(setup, every_arm(rounds), AdaHedge(setup))
+def race(setup: Setup, belief: Scores, rungs: int, finalists: int) -> Batches:
+    """Successive halving on one split, within each learning rate.
+
+    Every arm trains until epoch ⌈M₁ / 2^(rungs − 1)⌉. Within each learning rate, the better half then trains until
+    twice that epoch, and so on up to M₁. Short trainings favour small learning rates, so arms of different rates are
+    not compared before the end. The default is never dropped. With `finalists`, that number of arms of each learning
+    rate, and the default, then train for the full length M₂.
+    """
+    field: list[int] = list(range(len(setup.space)))
+    # of a short schedule there are fewer: 1, 2, 3 for M₁ = 3
+    lengths = sorted({-(-setup.short // 2**step) for step in range(min(rungs, setup.short.bit_length() + 1))})
+    for epochs in lengths:
+        yield [Wish(arm, epochs) for arm in field]
+        if epochs != lengths[-1]:
+            field = best_of_each_rate(setup, field, belief, None)
+    if finalists:
+        field = best_of_each_rate(setup, field, belief, finalists)
+        yield [Wish(arm, setup.full, full=True) for arm in field]
+
+
+def best_of_each_rate(setup: Setup, field: Iterable[int], belief: Scores, count: int | None) -> list[int]:
+    """The best `count` arms (None: the better half) of each learning rate, and the default."""
+    groups: dict[float, list[int]] = defaultdict(list)
+    for arm in field:
+        groups[setup.space.actions[arm].lr].append(arm)
+    means, kept = belief.means(), {setup.space.default}
+    for group in groups.values():
+        ranked = sorted(group, key=lambda arm: (-means[arm], arm))
+        kept.update(ranked[: count or -(-len(group) // 2)])
+    return sorted(kept)
 
 
 @register("race")
@@ -133,15 +192,27 @@ def race_policy(setup: Setup, *, rungs: int = 3, finalists: int = 0) -> Policy:
     """Successive halving within each learning rate, with optional finalists at full length."""
     check_whole("rungs", rungs, 1, MOST_TRIALS)
     check_whole("finalists", finalists, 0, MOST_TRIALS)
-    return Composed(setup, race(rungs, finalists), Scores(setup))
+    belief = Scores(setup)
+    return Composed(setup, belief, lambda phase: race(setup, belief, rungs, finalists))
+
+
+def narrowing(setup: Setup, belief: Informed, fewest: int, again: int) -> Batches:
+    """All arms in the first phase, then half as many from phase to phase, each trained for a whole short schedule.
+
+    Those with the best gains so far stay, the default always, and at least `fewest` with it. In every `again`-th phase
+    in which anything is tried, all arms are tried once more: what suits 20 old classes need not suit 80.
+    """
+    gains, own = belief.gains(), setup.space.default
+    halvings = belief.phases % again if belief.counts.any() else 0  # without a past, all arms are tried
+    count = max(fewest, -(-len(setup.space) // 2**halvings))
+    best = sorted(range(len(setup.space)), key=lambda arm: (arm != own, -gains[arm], arm))
+    yield [Wish(arm, setup.short) for arm in sorted(best[:count])]
 
 
 @register(
     DEFAULT_POLICY,
-    Preset(
-        "online",
-        {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "even": False, "classifier": "trials"},
-    ),
+    "online",
+    {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "even": False, "classifier": "trials"},
 )
 def online_policy(
     setup: Setup,
@@ -158,7 +229,11 @@ def online_policy(
     _require(0 <= carry <= 1, f"carry={carry} must be between 0 and 1")
     for name, value in (("handicap", handicap), ("head_start", head_start)):
         _require(-1 <= value <= 1, f"{name}={value} must be a share of right guesses, e.g. 0.05 for five points")
-    return Composed(setup, narrowing(fewest, again), Informed(setup, carry, handicap, head_start))
+    belief = Informed(setup, carry, handicap, head_start)
+    return Composed(setup, belief, lambda phase: narrowing(setup, belief, fewest, again))
+
+
+# By name --------------------------------------------------------------------------------------------------------------
 
 
 def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = None) -> Policy:
@@ -174,22 +249,19 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     """
     resolved = resolved_options(name, options)
     own = {key: value for key, value in resolved.items() if key not in WRAPPER_OPTIONS}
-    policy = POLICIES[name](setup, **own)
-    policy.description = {"name": name, **own}
+    policy, period = POLICIES[name].make(setup, **own), resolved.get("every", 1)
+    policy.name = name
     if "safe" in resolved:
         z = float(resolved["safe"])
         _require(z >= 0, f"safe={z:g} must be a number of standard errors, e.g. safe=1.0")
         policy = Safe(policy, z)
-    period = resolved.get("every", 1)
     check_whole("every", period, 1)
     return Every(policy, int(period)) if period != 1 else policy
 
 
 def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> dict[str, Option]:
     """Every option of the named policy, as given or by default, and the wrappers that were given."""
-    if name not in POLICIES:
-        raise UserError(f"unknown policy '{name}'; {suggestion(name, POLICIES)}")
-    parameters = inspect.signature(POLICIES[name]).parameters.values()
+    parameters = inspect.signature(POLICIES[name].make).parameters.values()
     defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
     known, given = {**defaults, **WRAPPER_OPTIONS}, dict(options or {})
     for key, value in given.items():

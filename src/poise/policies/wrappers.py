@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,10 +53,6 @@ class Wrapper(Policy):
         """The inner policy's distribution."""
         return self.inner.distribution()
 
-    def resolved(self) -> dict[str, Any]:
-        """The inner policy's record."""
-        return self.inner.resolved()
-
 
 class Every(Wrapper):
     """Tune in the first tuned phase and every `period`-th after it; in between, repeat the last decision."""
@@ -79,22 +74,6 @@ class Every(Wrapper):
     def propose(self) -> Sequence[Wish]:
         """Nothing in phases that are not tuned."""
         return super().propose() if self._tunes() else ()
-
-    def resolved(self) -> dict[str, Any]:
-        """The inner policy's record, and the period."""
-        return {**super().resolved(), "every": self.period}
-
-
-class Verdict(NamedTuple):
-    """Whether to leave the default for an arm, and why: its mean paired gain in accuracy and the standard error.
-
-    `chance` is how often the best of all arms compared would look at least as good if none were better.
-    """
-
-    gain: float
-    error: float
-    chance: float
-    leave: bool
 
 
 class Safe(Wrapper):
@@ -123,8 +102,7 @@ class Safe(Wrapper):
 
     def begin(self, phase: int) -> None:
         """Keep the differences of the previous phase."""
-        if phase > self.phase:
-            self._sums, self._counts = self._differences()
+        self._sums, self._counts = self._differences()
         super().begin(phase)
 
     def completed(self, wishes: list[Wish]) -> list[Wish]:
@@ -133,11 +111,8 @@ class Safe(Wrapper):
 
     def _differences(self) -> tuple[Array, Array]:
         """Sum and number of paired differences for every arm and class, this phase included."""
-        latest: dict[tuple[int, int], Outcome] = {}
-        for wish, outcome in self.told.items():
-            before = latest.get((wish.arm, wish.round))
-            if before is None or (wish.full, wish.epochs) > (before.trial.full, before.trial.epochs):
-                latest[wish.arm, wish.round] = outcome
+        longest_last = sorted(self.told, key=lambda wish: (wish.full, wish.epochs))
+        latest = {(wish.arm, wish.round): self.told[wish] for wish in longest_last}
         classes = max([self._sums.shape[1], *(len(outcome.per_class) for outcome in self.told.values())])
         wider = ((0, 0), (0, classes - self._sums.shape[1]))
         sums, counts = np.pad(self._sums, wider), np.pad(self._counts, wider)
@@ -150,23 +125,25 @@ class Safe(Wrapper):
             counts[arm, :seen] += 1
         return sums, counts
 
-    def verdict(self, arm: int) -> Verdict:
-        """Whether the rewards justify leaving the default for this arm."""
+    def evidence(self, arm: int) -> tuple[float, float, float]:
+        """Of an arm: its mean paired gain in accuracy, the standard error, and the chance of as much by luck.
+
+        That is how often the best of all arms compared would look at least as good if none were better; 1 where the
+        gain is too small to ask.
+        """
         sums, counts = self._differences()
         compared = np.flatnonzero(counts.sum(axis=1))
         if arm not in compared:
-            return Verdict(0.0, math.inf, 1.0, leave=False)
+            return 0.0, math.inf, 1.0
         gain, error = (values[0] for values in _gains(np.ones((1, sums.shape[1])), sums[compared], counts[compared]))
-        ratio = _ratio(gain, error)
-        mine = int(np.flatnonzero(compared == arm)[0])
-        leave, chance = bool(ratio[mine] > self.z), 1.0
-        if leave:
+        ratio, chance = _ratio(gain, error), 1.0
+        (mine,) = np.flatnonzero(compared == arm)
+        if ratio[mine] > self.z:
             rivals = compared[ratio > -CLEARLY_WORSE]
             signs = self._signs(np.flatnonzero(counts[rivals].any(axis=0)), sums.shape[1])
             best = _ratio(*_gains(signs, sums[rivals], counts[rivals])).max(axis=1)
             chance = float((best >= ratio[mine] - 1e-9).mean())
-            leave = chance <= math.erfc(self.z / math.sqrt(2)) / 2  # Φ(−z)
-        return Verdict(float(gain[mine]), float(error[mine]), chance, leave)
+        return float(gain[mine]), float(error[mine]), chance
 
     def _signs(self, seen: NDArray[np.intp], classes: int) -> Array:
         """Every way to flip the signs of the classes seen, or many at random; the first flips none."""
@@ -180,13 +157,10 @@ class Safe(Wrapper):
         return signs
 
     def decide(self) -> int:
-        """The inner policy's decision, or the default."""
+        """The inner policy's decision where it is no luck, else the default."""
         arm, own = self.inner.decide_checked(), self.setup.space.default
-        return arm if arm == own or self.verdict(arm).leave else own
-
-    def resolved(self) -> dict[str, Any]:
-        """The inner policy's record, and z."""
-        return {**super().resolved(), "safe": self.z}
+        luck = math.erfc(self.z / math.sqrt(2)) / 2  # Φ(−z)
+        return arm if arm == own or self.evidence(arm)[-1] <= luck else own
 
 
 def _per_class(outcome: Outcome, classes: int) -> Array:

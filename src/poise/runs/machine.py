@@ -190,7 +190,8 @@ def versions_of(settings: Settings) -> dict[str, str | None]:
 
     What was typed into a shell has no file, and is left out.
     """
-    method, policy = type(settings.made_method), POLICIES.get(settings.policy)
+    method, preset = type(settings.made_method), POLICIES.get(settings.policy)
+    policy = preset.make if preset is not None else None
     while isinstance(policy, partial):
         policy = policy.func
     own = dict[str, str | None]()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -104,24 +103,22 @@ class PolicySuite:
             assert forwards.decide() == backwards.decide()
 
     def test_asking_and_deciding_again_change_nothing(self) -> None:
-        """`ask`, `decide`, `distribution` and `resolved` only look."""
+        """`ask`, `decide` and `distribution` only look."""
         policy, quiet = self.make(), self.make()
         for phase in (1, 2):
-            policy.begin(phase)
             policy.begin(phase)
             quiet.begin(phase)
             while trials := quiet.ask():
                 assert policy.ask() == policy.ask() == trials
                 policy.decide()
                 policy.distribution()
-                policy.resolved()
                 for each in (policy, quiet):
                     each.tell([noisy_rewards(phase, trial) for trial in trials])
             assert policy.ask() == []
             assert policy.decide() == policy.decide() == quiet.decide()
 
-    def test_what_it_says_of_itself_is_plain(self) -> None:
-        """Chances that sum to 1, if it has any, and values that JSON can hold."""
+    def test_its_chances_are_a_distribution(self) -> None:
+        """If it has any."""
         policy = self.make()
         history_of(policy)
         chances = policy.distribution()
@@ -129,7 +126,6 @@ class PolicySuite:
             assert chances.shape == (len(SPACE),)
             assert (chances >= 0).all()
             assert abs(float(chances.sum()) - 1) < 1e-6
-        assert json.loads(json.dumps(policy.resolved()))["name"]
 
     def test_a_replayed_policy_goes_on_wherever_the_history_was_cut(self) -> None:
         """At three drawn places."""

@@ -19,9 +19,7 @@ from pydantic import Field, Strict
 from poise.actions import Action
 from poise.errors import Damaged, UserError, suggestion
 from poise.policies import (
-    MOST_TRIALS,
     POLICIES,
-    PRESETS,
     UNTUNED,
     Decided,
     Planned,
@@ -33,6 +31,7 @@ from poise.policies import (
     replay,
     resolved_options,
 )
+from poise.policies.base import MOST_TRIALS
 from poise.settings import TrialSettings
 from poise.spaces import Grids
 from poise.training import Event, Progress
@@ -186,10 +185,6 @@ class PolicyTuner(Tuner):
                 "own does not decide the same from the same rewards: restore its code, and let it draw from setup.seed"
             ) from error
 
-    def describe(self) -> dict[str, Any]:
-        """What the policy turned out to be."""
-        return self.policy_after(()).resolved()
-
 
 def _distribution(policy: Policy) -> list[float] | None:
     found = policy.distribution()
@@ -278,9 +273,9 @@ def tuner_names() -> list[str]:
 
 def tuner_kind(name: str) -> TunerKind:
     """What is known of the tuner of that name."""
-    if isinstance(name, str) and name in OTHERS:
+    if name in OTHERS:
         return OTHERS[name]
-    if not isinstance(name, str) or name not in POLICIES:
-        raise UserError(f"unknown policy '{name}'; {suggestion(str(name), tuner_names())}")
-    preset, resolve = PRESETS[name], partial(resolved_options, name)
+    if name not in POLICIES:
+        raise UserError(f"unknown policy '{name}'; {suggestion(name, tuner_names())}")
+    preset, resolve = POLICIES[name], partial(resolved_options, name)
     return TunerKind(name, PolicyTuner, resolve, preset.space, preset.trials, asks=True)
