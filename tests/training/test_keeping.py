@@ -16,10 +16,8 @@ from poise.training import (
     Evaluator,
     PhaseContext,
     Schedule,
-    keep_exemplars,
     keep_memory,
     measure_means,
-    remember_means,
 )
 
 RED, GREEN, YELLOW = (200, 0, 0), (0, 200, 0), (150, 150, 0)
@@ -63,13 +61,17 @@ OLD = images((0, BLUE), (0, VIOLET), (0, RED), (1, GREEN), (1, YELLOW))
 NEW = images((2, RED), (2, YELLOW), (2, GREEN), first=100)
 
 
+def exemplars(evaluator: Evaluator, kept: ImageSet, new: ImageSet, quota: int) -> ImageSet:
+    return keep_memory(evaluator, model_of(Colour()), Memory.of(kept), new, quota).exemplars
+
+
 class TestExemplars:
     @pytest.mark.parametrize(
         ("quota", "order"), [(1, [101]), (2, [101, 100]), (3, [101, 100, 102]), (9, [101, 100, 102])]
     )
     def test_new_classes_are_herded(self, quota: int, order: list[int], evaluator: Evaluator) -> None:
         """Yellow lies between red and green and so on their mean; of the other two, equally good, the first is next."""
-        kept = keep_exemplars(evaluator, model_of(Colour()), images(), NEW, quota)
+        kept = exemplars(evaluator, images(), NEW, quota)
         assert found(kept) == [(2, origin) for origin in order]
         assert torch.equal(kept.pixels, NEW.pixels[torch.tensor(order) - 100])
 
@@ -77,12 +79,7 @@ class TestExemplars:
         """The new yellow image lies on the mean of the red exemplar, the green one and itself."""
         kept = images((0, RED), (0, GREEN), (1, BLUE))
         new = images((0, YELLOW), first=100)
-        assert found(keep_exemplars(evaluator, model_of(Colour()), kept, new, 2)) == [(0, 100), (0, 0), (1, 2)]
-
-    def test_the_model_is_left_as_it_was(self, evaluator: Evaluator) -> None:
-        model = model_of(Colour()).train()
-        keep_exemplars(evaluator, model, OLD, NEW, 1)
-        assert model.training
+        assert found(exemplars(evaluator, kept, new, 2)) == [(0, 100), (0, 0), (1, 2)]
 
 
 class TestMemory:
@@ -111,7 +108,6 @@ class TestMeans:
         found = measure_means(context, context.model, kept, NEW)
         assert torch.allclose(found.vectors, torch.eye(3)[[0, 1, 2]])
         assert found.images == (1, 1, 1)
-        assert remember_means(context, context.model, kept, NEW) is None
 
     def test_without_any_old_ones_stay_and_new_images_count(self, evaluator: Evaluator) -> None:
         context, none = self.context(evaluator), images()
@@ -121,9 +117,6 @@ class TestMeans:
         assert torch.equal(found.vectors[0], self.BEFORE.vectors[0])
         assert torch.allclose(found.vectors, torch.tensor(wanted), atol=1e-6)
         assert found.images == (3, 4, 2)
-        again = remember_means(context, context.model, none, new)
-        assert again is not None
-        assert torch.equal(again.vectors, found.vectors)
 
     def test_features_that_were_added_are_zero_in_old_means(self, evaluator: Evaluator) -> None:
         before = ClassMeans(torch.tensor([[0.6, 0.8], [1.0, 0.0]]), (3, 1))
@@ -142,6 +135,4 @@ def test_features_that_are_not_finite_mean_that_it_diverged(scale: float, evalua
 
     model = model_of(Squared(scale))
     with pytest.raises(Diverged, match=r"^the features of the trained model are not finite, or too large; lower .*$"):
-        keep_exemplars(evaluator, model, OLD, NEW, 2)
-    with pytest.raises(Diverged):
         keep_memory(evaluator, model, Memory.of(OLD), NEW, 2, images((2, RED), first=200), reserved=1)

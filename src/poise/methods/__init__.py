@@ -18,11 +18,10 @@ from poise.methods.base import (
     make_method,
     register,
 )
-from poise.methods.der import DER
+from poise.methods.der import DER, MEMO
 from poise.methods.foster import FOSTER
 from poise.methods.frozen import FrozenMethod, RanPAC, RidgeHead, SimpleCIL
 from poise.methods.lucir import Lucir
-from poise.methods.memo import MEMO
 from poise.methods.podnet import PODNet
 from poise.methods.replay import Finetune, ICaRL, Joint, LwF, Replay
 from poise.methods.slca import SLCA, GaussianHead

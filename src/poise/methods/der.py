@@ -1,4 +1,4 @@
-"""DER (Yan, Xie and He, CVPR 2021), without pruning: one more network in every phase, the others frozen."""
+"""DER (Yan, Xie and He, CVPR 2021), without pruning: one more network in every phase; MEMO: one more last level."""
 
 from __future__ import annotations
 
@@ -102,6 +102,22 @@ class DER(Method):
             merged = (labels - growth.old + 1).clamp(min=0)
             terms[AUXILIARY] = losses.cross_entropy(student.extras[AUXILIARY], merged)
         return terms
+
+
+@register
+class MEMO(DER):
+    """MEMO (Zhou et al., ICLR 2023): DER that adds only a last level in every phase; the levels before are shared.
+
+    Shallow levels learn much the same in every phase, so one copy of them is shared and trained on. The last level is
+    added anew in every phase, as a copy of the newest one; the others are frozen, in eval mode. The classifier sees the
+    features of all last levels. Terms, stages and options are DER's.
+    """
+
+    name = "memo"
+
+    def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
+        """One more last level, and those that were there before frozen."""
+        return Specialised.expanding(backbone) if isinstance(backbone, ResNet | Specialised) else backbone
 
 
 def renew_heads(model: Model, generator: torch.Generator) -> None:

@@ -1,9 +1,9 @@
 """Algorithm 2: one model trained with one action.
 
 `context` is what a training starts from and what it trains on, `trainer` trains it stage by stage, `step` is one step
-of it (`capture`: as a CUDA graph), `schedule` its length, `optimiser` what moves the weights, `evaluate` looks at
-models, `lanes` runs several trainings side by side, `device` says where, `ranks` are processes that train together,
-`events` is what happens on the way.
+of it (`capture`: as a CUDA graph), `optimiser` its length and what moves the weights, `evaluate` looks at models,
+`lanes` runs several trainings side by side, `device` says where, `ranks` are processes that train together, `events`
+is what happens on the way.
 """
 
 from poise.training.context import (
@@ -11,10 +11,8 @@ from poise.training.context import (
     PhaseContext,
     PhaseData,
     features_suffice,
-    keep_exemplars,
     keep_memory,
     measure_means,
-    remember_means,
 )
 from poise.training.device import (
     PRECISIONS,
@@ -48,8 +46,8 @@ from poise.training.lanes import (
     give_back,
     worthwhile_lanes,
 )
+from poise.training.optimiser import Schedule
 from poise.training.ranks import ALONE, World, current_world, join_world, leave_world
-from poise.training.schedule import Schedule
 from poise.training.trainer import Trainer
 
 __all__ = [
@@ -89,13 +87,11 @@ __all__ = [
     "features_suffice",
     "give_back",
     "join_world",
-    "keep_exemplars",
     "keep_memory",
     "leave_world",
     "make_backend",
     "measure_means",
     "read_switches",
-    "remember_means",
     "undisturbed",
     "worthwhile_lanes",
 ]

@@ -7,7 +7,6 @@ judges runs as ever, on a model that has only its head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -30,7 +29,7 @@ from poise.methods import PREVIOUS, Growth, GrowthInputs, Method
 from poise.nets import Features, Model, own_draws, torch_generator
 from poise.training.device import Backend
 from poise.training.evaluate import ClassMeans, Evaluator
-from poise.training.schedule import Schedule
+from poise.training.optimiser import Schedule
 
 #: Weights can be finite and so large that features, or what a method computes of them, are not.
 TOO_LARGE = "the features of the trained model are not finite, or too large; lower the learning rate"
@@ -107,9 +106,9 @@ class PhaseContext:
             images = images.select(torch.zeros(2, dtype=torch.long))
         fresh = len(kept), len(kept) + len(new)
         feed = Feed(images, self.backend.device, fresh=fresh)
-        if feed.resident == (not self.backend.world.largest(not feed.resident)):
-            return feed
-        return Feed(images, self.backend.device, resident=False, fresh=fresh)  # as on the rank with the least memory
+        if self.backend.world.largest(not feed.resident) and feed.resident:  # as on the rank with the least memory
+            feed = Feed(images, self.backend.device, resident=False, fresh=fresh)
+        return feed
 
 
 @dataclass(frozen=True)
@@ -184,11 +183,11 @@ class PhaseData:
         if device.type == "cpu":
             return self
         pictures = ImageSet.joined(self._parts)
-        as_ever = pictures.store.in_memory and pictures.store.is_even
-        stays = as_ever or not fits(pictures.store.nbytes, device)
+        store = pictures.store
+        stays = (store.in_memory and store.is_even) or not fits(store.nbytes, device)
         if self.context.backend.world.largest(stays):  # as on the rank with the least memory
             return self
-        return self._standing_for(pictures, resident(pictures.store, device))
+        return self._standing_for(pictures, resident(store, device))
 
     @property
     def _parts(self) -> list[ImageSet]:
@@ -197,7 +196,8 @@ class PhaseData:
     def _standing_for(self, pictures: ImageSet, store: PixelStore) -> PhaseData:
         """These data with what is in a store in the place of all their images, in the order of their parts."""
         images = ImageSet(store, pictures.labels, torch.arange(len(pictures)))
-        exemplars, reserved, new, reserve, unstored = _split(images, [len(part) for part in self._parts])
+        stretches = torch.split(torch.arange(len(pictures)), [len(part) for part in self._parts])
+        exemplars, reserved, new, reserve, unstored = (images.select(places) for places in stretches)
         return replace(
             self, kept=Memory(exemplars, reserved), new=new, reserve=reserve, unstored=unstored, pictures=pictures
         )
@@ -242,20 +242,7 @@ def _has_maps(model: Model, shape: tuple[int, int, int]) -> bool:
     return isinstance(found, Features) and bool(found.maps)
 
 
-def _split(images: ImageSet, sizes: Sequence[int]) -> list[ImageSet]:
-    return [images.select(places) for places in torch.split(torch.arange(len(images)), list(sizes))]
-
-
 # What remains after a training ----------------------------------------------------------------------------------------
-
-
-def keep_exemplars(evaluator: Evaluator, model: Model, kept: ImageSet, new: ImageSet, quota: int) -> ImageSet:
-    """At most `quota` images of every class: chosen anew by herding where it has new images, else the first ones.
-
-    Candidates of a class with new images are those and its old exemplars. Raises `Diverged` where the features are not
-    finite, though the weights are.
-    """
-    return keep_memory(evaluator, model, Memory.of(kept), new, quota).exemplars
 
 
 def keep_memory(
@@ -267,9 +254,11 @@ def keep_memory(
     reserve: ImageSet | None = None,
     reserved: int = 0,
 ) -> Memory:
-    """The memory after a training: exemplars as in `keep_exemplars`, and at most `reserved` of a class in the reserve.
+    """The memory after a training: at most `quota` images of every class, `reserved` of them in the reserve.
 
-    The reserve are new images that are never trained on; they count within the quota.
+    Exemplars of a class with new images are chosen anew by herding, from those and its old exemplars; of other classes
+    they are the first ones. The reserve are new images that are never trained on. Raises `Diverged` where the features
+    are not finite, though the weights are.
     """
     arrived = set(new.labels.tolist())
     candidates = ImageSet.joined([kept.exemplars.of_labels(arrived), new])
@@ -298,8 +287,3 @@ def measure_means(context: PhaseContext, model: Model, exemplars: ImageSet, new:
         found[row] = normalize(counts[row] * found[row] + images * kept, dim=0) if counts[row] else kept
         counts[row] += images
     return ClassMeans(found, tuple(counts))
-
-
-def remember_means(context: PhaseContext, model: Model, exemplars: ImageSet, new: ImageSet) -> ClassMeans | None:
-    """What the next phase must be told of class means: nothing where exemplars are kept, on which all are measured."""
-    return None if len(exemplars) else measure_means(context, model, exemplars, new)

@@ -46,7 +46,7 @@ class Backend:
 
     def broadcast(self, value: T) -> T:
         """The value; on several ranks, that of the first one."""
-        return self.world.broadcast(lambda: value) if self.world.joined else value
+        return self.world.broadcast(lambda: value)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -162,9 +162,7 @@ def addressed_draws(model: Model, key: int, device: torch.device) -> Iterator[No
 
 @torch.no_grad()
 def draws_numbers(model: Model, images: torch.Tensor) -> bool:
-    """Whether a network draws in training, on a GPU: a captured step cannot follow the addresses of its draws."""
-    if isinstance(model.backbone, Backbone):
-        return False
+    """Whether a network of the user's own draws in training, on a GPU: a captured step cannot address its draws."""
     tried, device = model.copy().train().backbone, images.device  # a copy: its batch statistics move
     with addressed_draws(model, 0, device):
         before = torch.get_rng_state(), torch.cuda.get_rng_state(device)
@@ -184,7 +182,6 @@ def read_switches(backend: Backend) -> dict[str, bool | int | str]:
     The switches belong to the calling program: they are recorded, never set.
     """
     mkldnn: Any = torch.backends.mkldnn
-    attention: Any = torch.backends.cuda  # its switches are those of the CPU, too
     return {
         "device": backend.device.type,
         "precision": backend.precision,
@@ -192,11 +189,7 @@ def read_switches(backend: Backend) -> dict[str, bool | int | str]:
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "matmul_precision": _float32_precision(mkldnn.matmul),
         "convolution_precision": _float32_precision(mkldnn.conv),
-        "mkldnn": bool(mkldnn.enabled),
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
-        "flush_denormal": not bool(torch.tensor(1e-40, dtype=torch.float32, device="cpu").mul(1) > 0),
-        "flash_attention": attention.flash_sdp_enabled(),
-        "plain_attention": attention.math_sdp_enabled(),
     }
 
 

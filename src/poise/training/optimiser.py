@@ -1,8 +1,10 @@
-"""The optimiser: what it keeps for each parameter is there from the start, so that it can be saved and captured."""
+"""How long and how hard a phase trains: its schedule, and the optimiser that moves the weights."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,10 +14,61 @@ from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
 from poise.errors import LARGEST_NUMBER
-from poise.training.schedule import Schedule
+from poise.methods import Method, Stage
+from poise.settings import ScheduleKeys, ceiling
+
+MAIN, BALANCE = Stage().name, Method.balancing.name
 
 #: What an optimiser keeps for a parameter, by torch's names, and the names under which poise saves it.
 _KEPT = {"momentum_buffer": "momentum", "exp_avg": "momentum", "exp_avg_sq": "square", "step": "steps"}
+
+
+class Schedule(ScheduleKeys):
+    """How long and how hard a phase trains, whatever the action: the keys of `poise.settings`, and what they mean."""
+
+    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
+        super().__init__(*first, **values)
+
+    def apply_to(self, stage: Stage) -> Stage:
+        """A stage of the method with what the schedule says of its length, its milestones and its learning rate.
+
+        >>> Schedule(balance_share=2 / 9).apply_to(Stage("balance", share=1 / 8)).epochs(90)
+        20
+        """
+        if stage.name == BALANCE:
+            share = stage.share if self.balance_share is None else self.balance_share
+            return replace(stage, share=share, lr=stage.lr if self.balance_lr is None else self.balance_lr)
+        if stage.name == MAIN and self.milestones is not None and not stage.keeps_milestones:
+            stage = replace(stage, milestones=self.milestones, cosine=False)
+        return stage
+
+    def lasting(self, epochs: float | None) -> Schedule:
+        """The schedule with another number of epochs, if one is given."""
+        return self if epochs is None else self.replace(epochs=max(1, round(epochs)))
+
+    def paced(self, images: int) -> Schedule:
+        """The schedule of a phase of so many images: with a quarter of them twice the epochs, and so half the steps.
+
+        >>> Schedule(epochs=60, images=200).paced(800).epochs, Schedule(epochs=60).paced(800).epochs
+        (30, 60)
+        """
+        if self.images is None:
+            return self
+        paced = min(2.0, math.sqrt(self.images / max(images, 1))) * self.epochs
+        return self.lasting(max(paced, min(self.epochs, 30)))
+
+    def rate(self, stage: Stage, epoch: int, epochs: int, lr: float) -> float:
+        """The learning rate in `epoch` (from 0) of `epochs` of a stage, which starts at `lr` or at its own.
+
+        >>> rates = Schedule(decay="cosine", warmup=0.2)
+        >>> [round(rates.rate(Stage(), epoch, 10, 1.0), 2) for epoch in (0, 1, 2, 9)]
+        [0.33, 0.65, 0.9, 0.02]
+        """
+        if self.decay == "cosine":
+            stage = replace(stage, milestones=(), cosine=True)
+        rising = ceiling(self.warmup * epochs)
+        start = lr if stage.lr is None else stage.lr
+        return stage.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))
 
 
 class Optimiser:
@@ -24,8 +77,9 @@ class Optimiser:
     SGD: m ← µ m + g + λ θ, θ ← θ - η m; momentum that starts at zero takes the first step that torch's takes without.
     AdamW (Loshchilov and Hutter, ICLR 2019) has the schedule's momentum as β₁.
 
-    It calls the functions that `torch.optim` has for each algorithm. Its classes load PyTorch's compiler as soon as one
-    of them is made, which takes longer than a short training.
+    What it keeps for each parameter is there from the start, so that it can be saved and captured. It calls the
+    functions that `torch.optim` has for each algorithm. Its classes load PyTorch's compiler as soon as one of them is
+    made, which takes longer than a short training.
 
     Args:
         trained: the parameters.

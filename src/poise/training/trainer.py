@@ -20,8 +20,7 @@ from poise.training.capture import CapturedRunner, StepCache
 from poise.training.context import TOO_LARGE, PhaseContext
 from poise.training.device import draws_numbers
 from poise.training.events import EpochDone, Event, Progress, StageDone
-from poise.training.optimiser import Optimiser
-from poise.training.schedule import BALANCE
+from poise.training.optimiser import BALANCE, Optimiser
 from poise.training.step import Runner, Step
 
 BACKBONE, OLD_ROWS = "backbone", "old rows"  # parts of a network that may learn at rates of their own

@@ -37,8 +37,8 @@ from poise.training import (
     Progress,
     Trainer,
     TuningDone,
-    keep_exemplars,
-    remember_means,
+    keep_memory,
+    measure_means,
 )
 from poise.tuning.classifier import AUTO, first_classifier
 from poise.tuning.environments import TrialInputs, draw_held_out
@@ -223,8 +223,8 @@ class PseudoTasks:
             yield Progress(0, OFFLINE.name, self.trained, 0, f"pseudo phase {context.phase}")
         model = trainer.predictor.eval()
         most = per_class(quota, sum(context.growth), arrived, rho)
-        kept = keep_exemplars(context.evaluator, model, begun.kept, new, most)
-        means = remember_means(context, model, kept, new)
+        kept = keep_memory(context.evaluator, model, Memory.of(begun.kept), new, most).exemplars
+        means = None if len(kept) else measure_means(context, model, kept, new)
         starts = trainer.finish().starts
         starts.extras.clear()
         return StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)

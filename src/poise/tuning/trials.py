@@ -27,9 +27,8 @@ from poise.training import (
     Trainer,
     TrialDone,
     Work,
-    keep_exemplars,
+    keep_memory,
     measure_means,
-    remember_means,
     worthwhile_lanes,
 )
 from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_environments, draw_tasks
@@ -220,7 +219,7 @@ class Trials:
         # Memory and new images are cut by the rule of real phases. The draw is that of the round: actions differ in how
         # many images they keep, not in which ones come first.
         exemplars = self._exemplars(environment, begun, trainer.predictor, attempt.action)
-        means = remember_means(begun.context, trainer.predictor, exemplars, begun.new)
+        means = None if len(exemplars) else measure_means(begun.context, trainer.predictor, exemplars, begun.new)
         growth = Growth(known, len(environment.rows or ()) - known, begun.context.growth.real_phase)
         context = replace(begun.context, model=model, growth=growth, means=means)
         generator = draws.generator(context.seed, "arrival", context.phase, "round", attempt.trial.round)
@@ -241,7 +240,7 @@ class Trials:
             arrived = len(environment.later if begun.follows else begun.new)
             plain = inputs.pseudo_quota(action)
         quota = per_class(plain, sum(begun.context.growth), arrived, inputs.allocation(action))
-        return keep_exemplars(inputs.context.evaluator, model, begun.kept, begun.new, quota)
+        return keep_memory(inputs.context.evaluator, model, Memory.of(begun.kept), begun.new, quota).exemplars
 
     def _validate(self, environment: Environment, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
         """Hits of both classifiers on B, and what a witness sees.
