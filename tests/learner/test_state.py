@@ -7,7 +7,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +174,7 @@ def at(moment: str, **settings: Any) -> tuple[Learner, Iterator[Event]]:
     if moment == "tuning":
         next(event for event in events if isinstance(event, TrialDone))
     if moment == "training":
-        next(event for event in events if isinstance(event, Progress) and event.what == "training" and event.done)
+        next(event for event in events if isinstance(event, EpochDone))
     return one, events
 
 
@@ -289,15 +288,6 @@ def test_started_with_is_the_first_phase_of_another_learner() -> None:
     assert other.knowledge.action == icarl.knowledge.action.replace(classifier="fc")
     assert other.settings == settings
     Learner.from_state(other, device="cpu").partial_fit(*digits(2))
-
-
-def test_forgetting_trials_keeps_the_knowledge(tuned: LearnerState) -> None:
-    settings = tuned.settings.replace(policy="fixed", policy_options={})
-    other, changed = changed_by(lambda state: state.forgetting_trials(settings), tuned)
-    assert tuned.knowledge.history
-    assert changed == {"history", "pending", "settings.policy", "settings.policy_options"}
-    assert (other.knowledge.history, other.pending, other.settings) == ((), None, settings)
-    assert replace(other.knowledge, history=tuned.knowledge.history) == tuned.knowledge
 
 
 # Files of another poise ---------------------------------------------------------------------------------------------

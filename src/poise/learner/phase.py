@@ -265,16 +265,18 @@ class Phase:
 
     def pending(self) -> Pending:
         """What is needed to resume this phase."""
-        begun = Pending(
-            self.arrival.digest,
-            tuple(self.task.history),
+        trainer, tensors, position = self.trainer, dict[str, Tensor](), dict[str, Any]()
+        if trainer is not None:
+            tensors, position = self._saved or trainer.state()
+        return Pending(
+            digest=self.arrival.digest,
+            history=tuple(self.task.history),
+            action=trainer.action if trainer is not None else None,
+            position=position,
             switches=read_switches(self.context.backend),
             preprocessing=self.preprocessing if self.before.preprocessing is None else None,
+            tensors=tensors,
         )
-        if self.trainer is None:
-            return begun
-        tensors, position = self._saved or self.trainer.state()
-        return replace(begun, action=self.trainer.action, tensors=tensors, position=position)
 
     # Exemplars --------------------------------------------------------------------------------------------------
 

@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 import torch
-from pydantic import BaseModel, NonNegativeInt, PositiveInt, StrictInt, StrictStr, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PlainSerializer,
+    PlainValidator,
+    PositiveInt,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from torch import Tensor, nn
 
 from poise import __version__, store
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
-from poise.errors import Malformed, UserError, first_line, not_learned, reading
+from poise.errors import Malformed, PoiseError, UserError, first_line, not_learned, reading
 from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
 from poise.nets import (
@@ -26,8 +37,7 @@ from poise.nets import (
     net_info,
     set_info,
 )
-from poise.training import Switches
-from poise.tuning import CLASSIFIERS, Entry, History, entry_as_json, entry_from_json, first_classifier
+from poise.tuning import CLASSIFIERS, History, entry_as_json, entry_from_json, first_classifier
 from poise.words import counted
 
 log = logging.getLogger(__name__)
@@ -36,6 +46,15 @@ Label = int | str
 
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor | PixelStore]  # from origins to images
+
+
+def _read_entry(value: Any) -> Any:  # noqa: ANN401 - an entry, or one as a file has it
+    return entry_from_json(value) if isinstance(value, Mapping) else value
+
+
+#: In memory and in a file: an action, whose axes need not be known here, and an entry of the history.
+SavedAction = Annotated[Action, BeforeValidator(Action.restored), PlainSerializer(dict)]
+SavedEntry = Annotated[Any, PlainValidator(_read_entry), PlainSerializer(entry_as_json)]
 
 
 @dataclass(frozen=True)
@@ -49,7 +68,7 @@ class Knowledge:
         classifier: which one counts at present.
         shape: of the images.
         short_side: that of the images as they were stored. Pictures are scaled to it, and the centre of `shape` is cut
-            out of them. None in a learner of an older poise, which scaled them to the size of that centre.
+            out of them.
         preprocessing: of the images.
         predictor: the model to predict with.
         start: the model that the next phase starts from; nearly always the same.
@@ -63,8 +82,8 @@ class Knowledge:
         budget: how many that may have been.
         rho: the allocation that the memory was stored with.
         reject: for each classifier, the score below which an image belongs to no known class; empty until it is set.
-        images_digests: of the images and labels of each phase, where they are noted. An older poise noted none, and
-            where a class was removed, those of all phases before are gone.
+        images_digests: of the images and labels of each phase; where a class was removed, those of all phases before
+            are gone.
     """
 
     action: Action
@@ -97,73 +116,65 @@ class Knowledge:
         return replace(self, predictor=predictor, start=start, means=self.means.to(device))
 
 
-@dataclass(frozen=True)
-class Pending:
+class Pending(BaseModel, frozen=True, arbitrary_types_allowed=True):
     """A phase in its middle.
 
     Attributes:
         digest: of the images and labels it learns.
         history: what was tried, decided and judged in it so far.
         action: the chosen one; None while it is being chosen.
-        tensors: of the training, once it has begun.
         position: where the training stands.
         switches: those of the process that it was trained under, where they are known.
         preprocessing: of a first phase, what was measured on its images.
+        tensors: of the training, once it has begun.
     """
 
     digest: str
-    history: Sequence[Entry]
-    action: Action | None = None
-    tensors: Mapping[str, Tensor] = field(default_factory=dict)
-    position: Mapping[str, Any] = field(default_factory=dict)
-    switches: Switches = field(default_factory=dict)
+    history: tuple[SavedEntry, ...]
+    action: SavedAction | None = None
+    position: dict[str, Any] = {}
+    switches: dict[str, bool | int | str] = {}
     preprocessing: Preprocessing | None = None
+    tensors: Tensors = Field({}, exclude=True)
 
 
-class SavedPending(BaseModel):
-    """What a file says of a phase in its middle."""
-
-    digest: str
-    history: list[dict[str, Any]]
-    action: dict[str, float | str] | None
-    position: dict[str, Any]
-    switches: dict[str, bool | int | str]
-    preprocessing: dict[str, Any] | None
-
-
-class SavedLearner(BaseModel):
-    """What the file of a learner says beside its tensors."""
+class SavedLearner(BaseModel, arbitrary_types_allowed=True):
+    """What the file of a learner says beside its tensors; what `Knowledge` has too has the same name there."""
 
     poise: str
     settings: Settings
-    augmentation: dict[str, Any] | None
+    augmentation: Augmentation | None
     own_net: bool
-    net_info: dict[str, Any] | None
+    net_info: NetInfo | None
     models: dict[Literal["predictor", "start"], SavedModel]
     shape: tuple[PositiveInt, PositiveInt, PositiveInt] | None
     short_side: PositiveInt | None
-    preprocessing: dict[str, Any] | None
-    classes: list[StrictInt | StrictStr]
+    preprocessing: Preprocessing | None
+    classes: tuple[StrictInt | StrictStr, ...]
     classifier: Literal["fc", "ncm"]
-    action: dict[str, float | str]
+    action: SavedAction
     phases: NonNegativeInt
     hits: dict[str, NonNegativeInt]
-    history: list[dict[str, Any]]
-    mean_images: list[NonNegativeInt]
+    history: tuple[SavedEntry, ...]
+    mean_images: tuple[NonNegativeInt, ...]
     held: NonNegativeInt
     budget: NonNegativeInt
     rho: float
     reject: dict[str, float]
-    images_digests: list[str]
-    pending: SavedPending | None
+    images_digests: tuple[str, ...]
+    pending: Pending | None
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Self:
         """The plain values of a file, checked."""
         try:
             return cls(**meta)
-        except (UserError, ValidationError) as error:
+        except (PoiseError, ValidationError) as error:
             raise Malformed(f"is not as poise writes it ({first_line(error)})") from error
+
+
+#: What of `Knowledge` is plain values.
+_PLAIN: Final = tuple(each.name for each in fields(Knowledge) if each.name in SavedLearner.model_fields)
 
 
 @dataclass(frozen=True)
@@ -207,10 +218,6 @@ class LearnerState:
         action = self.knowledge.action.replace(classifier=classifier)
         return replace(self, settings=settings, knowledge=replace(self.knowledge, classifier=classifier, action=action))
 
-    def forgetting_trials(self, settings: Settings) -> LearnerState:
-        """The same knowledge for a learner made with other settings, which knows nothing of earlier trials."""
-        return replace(self, settings=settings, knowledge=replace(self.knowledge, history=()), pending=None)
-
     def without_past(self) -> LearnerState:
         """Only the phase it is in the middle of, if it learned others before: those are in another file."""
         known = self.knowledge
@@ -248,39 +255,26 @@ class LearnerState:
         return {name: model for name, model in models.items() if model is not None}
 
     def _plain(self) -> dict[str, Any]:
-        known, pending = self.knowledge, self.pending
-        return {
-            "poise": __version__,
-            "settings": self.settings.as_json(),
-            "augmentation": self.augmentation.as_json() if self.augmentation is not None else None,
-            "own_net": self.own_net,
-            "net_info": self.info.as_json() if self.info is not None else None,
-            "models": {
-                name: {
-                    "net": model.architecture or self.architecture,
-                    "grown": [list(growth) for growth in model.growth_history],
-                    "expands": bool(model.growth_history) and expands(self.settings),
-                    "frozen": list(model.frozen),
-                }
-                for name, model in self._models().items()
-            },
-            "shape": known.shape,
-            "short_side": known.short_side,
-            "preprocessing": known.preprocessing.as_json() if known.preprocessing is not None else None,
-            "classes": list(known.classes),
-            "classifier": known.classifier,
-            "action": dict(known.action),
-            "phases": known.phases,
-            "hits": dict(known.hits),
-            "history": [entry_as_json(entry) for entry in known.history],
-            "mean_images": list(known.mean_images),
-            "held": known.held,
-            "budget": known.budget,
-            "rho": known.rho,
-            "reject": dict(known.reject),
-            "images_digests": list(known.images_digests),
-            "pending": _plain_pending(pending) if pending is not None else None,
+        models = {
+            name: SavedModel(
+                net=model.architecture or self.architecture,
+                grown=model.growth_history,
+                expands=bool(model.growth_history) and expands(self.settings),
+                frozen=model.frozen,
+            )
+            for name, model in self._models().items()
         }
+        saved = SavedLearner.model_construct(
+            poise=__version__,
+            settings=self.settings,
+            augmentation=self.augmentation,
+            own_net=self.own_net,
+            net_info=self.info,
+            models=models,
+            pending=self.pending,
+            **{name: getattr(self.knowledge, name) for name in _PLAIN},
+        )
+        return saved.model_dump(mode="json")
 
     @classmethod
     def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
@@ -305,9 +299,8 @@ class LearnerState:
         saved = SavedLearner.of(meta)
         if saved.own_net and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
-        settings = saved.settings
-        info = NetInfo.from_json(saved.net_info) if saved.net_info is not None else None
-        if net is not None and not saved.own_net and not is_named(settings.net):
+        info = saved.net_info
+        if net is not None and not saved.own_net and not is_named(saved.settings.net):
             named = saved.models["predictor"].net if saved.models else "a named net"
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
         net = adapted_again(net, info) if net is not None else None
@@ -316,8 +309,10 @@ class LearnerState:
             found = net_info(model.backbone) if model is not None else None
             if model is not None and found is not None and info is not None:
                 set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
-        augmentation = Augmentation(**saved.augmentation) if saved.augmentation else None
-        return cls(settings, knowledge, augmentation, saved.own_net, _pending(tensors, saved.pending), info)
+        pending = saved.pending
+        if pending is not None:
+            pending = pending.model_copy(update={"tensors": store.under("pending", tensors)})
+        return cls(saved.settings, knowledge, saved.augmentation, saved.own_net, pending, info)
 
 
 def _knowledge(
@@ -333,31 +328,13 @@ def _knowledge(
         parts = (store.under("memory.exemplars", tensors), store.under("memory.reserve", tensors))
         memory = Memory(*(_stored_images(part, lookup, saved.shape) for part in parts))
     return Knowledge(
-        action=Action.restored(saved.action),
-        classes=tuple(saved.classes),
-        phases=saved.phases,
-        classifier=saved.classifier,
-        shape=saved.shape,
-        short_side=saved.short_side,
-        preprocessing=_preprocessing(saved.preprocessing),
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),
         means=tensors.get("means"),
-        mean_images=tuple(saved.mean_images),
         memory=memory,
         features=tensors.get("memory.features"),
-        hits=saved.hits,
-        history=tuple(entry_from_json(entry) for entry in saved.history),
-        held=saved.held,
-        budget=saved.budget,
-        rho=saved.rho,
-        reject=saved.reject,
-        images_digests=tuple(saved.images_digests),
+        **{name: getattr(saved, name) for name in _PLAIN},
     )
-
-
-def _preprocessing(values: Mapping[str, Any] | None) -> Preprocessing | None:
-    return None if values is None else Preprocessing.from_json(values)
 
 
 def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = False) -> None:
@@ -373,37 +350,10 @@ def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = F
     store.refuse_bad_place(path)
     tensors, meta = (state if memory else state.predict_only()).tensors(images=True)
     count = len(state.knowledge.memory or ()) if memory else 0
-    told = {**meta, "contains_training_images": count > 0}
-    store.write_tensors(path, tensors, told, kind="learner")
+    store.write_tensors(path, tensors, meta, kind="learner")
     if count:  # said of a file that is there
         held = counted(count, "training image")
         log.warning("%s contains %s; in Python, save(memory=False) leaves them out", path, held)
-
-
-def _plain_pending(pending: Pending) -> dict[str, Any]:
-    measured = pending.preprocessing
-    return {
-        "digest": pending.digest,
-        "history": [entry_as_json(entry) for entry in pending.history],
-        "action": dict(pending.action) if pending.action is not None else None,
-        "position": dict(pending.position),
-        "switches": dict(pending.switches),
-        "preprocessing": measured.as_json() if measured is not None else None,
-    }
-
-
-def _pending(tensors: Mapping[str, Tensor], saved: SavedPending | None) -> Pending | None:
-    if saved is None:
-        return None
-    return Pending(
-        saved.digest,
-        tuple(entry_from_json(entry) for entry in saved.history),
-        Action(**saved.action) if saved.action is not None else None,
-        store.under("pending", tensors),
-        saved.position,
-        saved.switches,
-        _preprocessing(saved.preprocessing),
-    )
 
 
 def _pixels_of(store: PixelStore, preprocessing: Preprocessing | None) -> Tensors:
