@@ -13,7 +13,7 @@ from torch import Tensor
 
 from poise import draws as addresses
 from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
-from poise.errors import Damaged, UserError
+from poise.errors import UserError
 
 
 def random_pixels(count: int, channels: int, height: int, width: int, seed: int = 0) -> Tensor:
@@ -182,20 +182,6 @@ def test_a_channel_that_never_changes_gets_the_smallest_std() -> None:
     chain = Preprocessing.measured(torch.full((3, 1, 2, 2), 51, dtype=torch.uint8), Augmentation())
     assert chain.mean == pytest.approx((0.2,))
     assert chain.std == (1e-3,)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"mean": [0.5], "std": [0.0], "augmentation": {}},
-        {"mean": [0.5], "std": [0.1], "augmentation": {"turn": 3}},
-        {"mean": 1, "std": [0.1], "augmentation": {}},
-    ],
-)
-def test_a_damaged_document_is_refused(value: dict[str, Any]) -> None:
-    with pytest.raises(Damaged, match="preprocessing"):
-        Preprocessing.from_json(value)
 
 
 def test_bad_values_are_refused() -> None:

@@ -90,7 +90,8 @@ def test_a_history_that_the_policy_cannot_have_is_refused() -> None:
     learner.partial_fit(*digits([3]))
     after = learner.state()
     assert middle.pending is not None
-    other = replace(middle, pending=replace(middle.pending, history=with_other_arms(middle.pending.history)))
+    changed = {"history": with_other_arms(middle.pending.history)}
+    other = replace(middle, pending=middle.pending.model_copy(update=changed))
     with pytest.raises(Damaged, match="does not ask for"):
         Learner.from_state(other, device="cpu")
     other = replace(after, knowledge=replace(after.knowledge, history=with_other_arms(after.knowledge.history)))

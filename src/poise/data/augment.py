@@ -20,7 +20,7 @@ from torch import Tensor
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
 from poise.data.crops import Crops, draw_boxes
 from poise.data.stores import PixelStore, as_store
-from poise.errors import Damaged, UserError, check_flag, check_number, check_whole, plain_number
+from poise.errors import UserError, check_flag, check_number, check_whole, plain_number
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -240,20 +240,6 @@ class Preprocessing:
     def scale_and_shift(self) -> tuple[Tensor, Tensor]:
         """The normalisation as scale · x + shift, each [1, C, 1, 1]."""
         return _scale_and_shift(self.mean, self.std, torch.device("cpu"))
-
-    def as_json(self) -> dict[str, Any]:
-        """A plain value for a JSON document; `from_json` gives an equal object back."""
-        return {"mean": list(self.mean), "std": list(self.std), "augmentation": self.augmentation.as_json()}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Preprocessing:
-        """The object that `as_json` described."""
-        try:
-            return cls(tuple(value["mean"]), tuple(value["std"]), Augmentation(**value["augmentation"]))
-        except (KeyError, TypeError, UserError) as error:
-            raise Damaged(
-                f"{dict(value)} does not describe a preprocessing; the file is not as it was written"
-            ) from error
 
     def _normalise(self, values: Tensor) -> Tensor:
         if values.ndim != 4 or values.shape[1] not in (1, len(self.mean)):

@@ -258,7 +258,7 @@ class LearnerState:
         models = {
             name: SavedModel(
                 net=model.architecture or self.architecture,
-                grown=model.growth_history,
+                grown=list(model.growth_history),
                 expands=bool(model.growth_history) and expands(self.settings),
                 frozen=model.frozen,
             )

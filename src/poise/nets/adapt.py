@@ -17,7 +17,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
@@ -105,16 +105,6 @@ class NetInfo:
             f"images of {side} pixels are small for this net, which was trained with {min(self.size)}; "
             f"image_size={min(self.size)} gives better features, and takes longer"
         )
-
-    def as_json(self) -> dict[str, Any]:
-        """Plain values: what is known."""
-        return {key: value for key, value in asdict(self).items() if value not in (None, False)}
-
-    @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> NetInfo:
-        """What `as_json` gave."""
-        known: dict[str, Any] = {key: tuple(each) if isinstance(each, list) else each for key, each in values.items()}
-        return cls(**known)
 
 
 def net_info(backbone: nn.Module | None) -> NetInfo | None:
