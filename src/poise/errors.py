@@ -5,14 +5,18 @@ from __future__ import annotations
 import difflib
 import errno
 import functools
+import inspect
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import date, time
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 #: How many bad files are named, each of them, where there are more.
 MOST_NAMED: Final = 20
@@ -24,7 +28,7 @@ class PoiseError(Exception):
     exit_code = 1
 
 
-class UserError(PoiseError):
+class UserError(PoiseError, ValueError):
     """The user's mistake: a typo, a missing folder, labels that do not fit. Nothing was changed."""
 
     exit_code = 2
@@ -141,6 +145,20 @@ def suggestion(word: object, known: Iterable[str], prefix: str = "") -> str:
     if near:
         return f"did you mean '{prefix}{lower[near[0]]}'?"
     return f"known: {', '.join(prefix + choice for choice in choices)}" if choices else "none is known"
+
+
+def suggesting(function: Callable[P, R]) -> Callable[P, R]:
+    """Answer a misspelt argument of this function, or of a class of this constructor, with a suggestion."""
+    names, whose = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
+    whose = whose.rpartition(".")[2]
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
+        for name in kwargs.keys() - names:
+            raise UserError(f"{whose} has no argument '{name}'; {suggestion(name, names.keys() - {'self', 'cls'})}")
+        return function(*args, **kwargs)
+
+    return checked
 
 
 #: The largest whole number that a setting can be, unless it says otherwise.

@@ -92,7 +92,7 @@ class Keys(BaseModel):
         try:
             super().__init__(**given)
         except ValidationError as error:
-            raise UserError(explain(error, type(self), given)) from None
+            raise own_error(error) or UserError(explain(error, type(self), given)) from None
 
     @model_validator(mode="before")
     @classmethod
@@ -581,6 +581,13 @@ def unknown_key(kind: type[Keys], name: str) -> str:
     elif not kind.prefix and name in elsewhere:
         nearest = f"did you mean '{elsewhere[name]}'?"
     return f"unknown key '{kind.prefix}{name}'; {nearest} (all keys: '{LIST_KEYS}')"
+
+
+def own_error(error: Exception) -> UserError | None:
+    """The first mistake that a check of our own found, which pydantic collects with its own."""
+    errors = error.errors(include_url=False) if isinstance(error, ValidationError) else []
+    found = (each.get("ctx", {}).get("error") for each in errors)
+    return next((each for each in found if isinstance(each, UserError)), None)
 
 
 def explain(error: ValidationError, kind: type[Keys], given: Mapping[str, Any]) -> str:

@@ -239,6 +239,8 @@ def test_what_is_left_of_another_run_is_not_mixed_in(reference: Path, plan: Plan
 def test_the_default_folder_names_the_run(plan: Plans) -> None:
     tfs = make_plan("digits/lucir", load_recipe("digits/lucir", ["setting=tfs", "seed=7"]))
     assert tfs.default_folder() == Path("runs/digits-lucir-tfs-5-fixed-s7")
+    other = make_plan("digits/lucir", load_recipe("digits/lucir", ["method=icarl"]))
+    assert other.default_folder() == Path("runs/digits-icarl-tfh-5-fixed-s0")
     assert plan().default_folder() == Path("runs/digits-lucir-groups-3-fixed-s0")
 
 

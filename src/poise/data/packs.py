@@ -151,6 +151,8 @@ class Pack:
             whole = end["end"] == _hash(data[: data.rindex(b"\n", 0, -1) + 1])
             blocks = tuple(map(Block.from_line, lines)) if whole else ()
             pack = Pack(path, head["size"], head["square"], head["channels"], blocks)
+        except UserError:
+            raise
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{path} has a damaged index; copy it again, or pack the folder again") from error
         if not whole:

@@ -21,7 +21,16 @@ from torch import Tensor, nn
 from poise import store
 from poise.actions import Action, AxisValue
 from poise.data import Augmentation, Budget, Memory, Preprocessing
-from poise.errors import OtherImages, UserError, explaining_refusals, not_learned, reading, shown, suggestion
+from poise.errors import (
+    OtherImages,
+    UserError,
+    explaining_refusals,
+    not_learned,
+    reading,
+    shown,
+    suggesting,
+    suggestion,
+)
 from poise.learner import extras, upkeep
 from poise.learner.defaults import choose_defaults, warn_of_short_phase
 from poise.learner.inputs import (
@@ -73,19 +82,18 @@ def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate
 
     Arguments may have scikit-learn's names, and a misspelt one gets a suggestion.
     """
-    names = list(inspect.signature(method).parameters)[1:]
+    names, checked = inspect.signature(method).parameters, suggesting(method)
 
     @wraps(method)
     def in_own_modes(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        for name in kwargs.keys() - names:
-            ours = THEIR_NAMES.get(name)
-            if ours not in names:
-                raise UserError(f"{method.__name__} has no argument '{name}'; {suggestion(name, names)}")
+        for theirs in kwargs.keys() & THEIR_NAMES.keys():
+            ours = THEIR_NAMES[theirs]
             if ours in kwargs:
-                raise UserError(f"{name} and {ours} are two names for the same; pass one of them")
-            kwargs[ours] = kwargs.pop(name)
+                raise UserError(f"{theirs} and {ours} are two names for the same; pass one of them")
+            if ours in names:
+                kwargs[ours] = kwargs.pop(theirs)
         with self._parts.runtime.backend.active():
-            return method(self, *args, **kwargs)
+            return checked(self, *args, **kwargs)
 
     return in_own_modes
 
@@ -146,6 +154,7 @@ class Learner:
 
     _estimator_type = "classifier"  # what scikit-learn read before there were tags
 
+    @suggesting
     def __init__(  # noqa: PLR0913 - what a user may want to set
         self,
         method: str | None = None,
@@ -564,6 +573,7 @@ class Learner:
             save_state(self.state(), store.expand_user(path), memory=memory, begun=begun)
 
     @classmethod
+    @suggesting
     def load(
         cls,
         path: str | Path,

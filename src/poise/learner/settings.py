@@ -62,6 +62,7 @@ class Settings(LearnerKeys):
         settings = cls(
             **{
                 **dict(said),
+                "method": absolute_word(said.method),
                 "net": said.net if said.net is None else absolute_word(said.net),
                 "policy": kind.name,
                 "policy_options": kind.resolve(said.policy_options),

@@ -37,6 +37,7 @@ from poise.nets import (
     net_info,
     set_info,
 )
+from poise.settings import own_error
 from poise.tuning import CLASSIFIERS, History, entry_as_json, entry_from_json, first_classifier
 from poise.words import counted
 
@@ -170,7 +171,7 @@ class SavedLearner(BaseModel, arbitrary_types_allowed=True):
         try:
             return cls(**meta)
         except (PoiseError, ValidationError) as error:
-            raise Malformed(f"is not as poise writes it ({first_line(error)})") from error
+            raise Malformed(f"is not as poise writes it ({first_line(own_error(error) or error)})") from error
 
 
 #: What of `Knowledge` is plain values.

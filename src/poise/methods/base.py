@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from poise.actions import Action
 from poise.data import herd
 from poise.errors import UserError, check_number, suggestion
-from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet, Specialised
+from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet, Specialised, find_in_file
 from poise.settings import ceiling
 from poise.spaces import Named
 
@@ -316,12 +316,18 @@ def register(method: type[Method]) -> type[Method]:
 
 
 def is_registered(name: str) -> bool:
-    """Whether there is a method of that name here."""
+    """Whether there is a method of that name here. The class that `FILE.py:NAME` names is imported and registered."""
+    if name not in METHODS and (kind := find_in_file("method", name)) is not None:
+        if not (isinstance(kind, type) and issubclass(kind, Method) and hasattr(kind, "name")):
+            raise UserError(
+                f"method {name} is no class made of poise.methods.Method with a name; see docs/own-method.md"
+            )
+        METHODS[name] = register(kind)
     return name in METHODS
 
 
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method of that name with its options."""
-    if not isinstance(name, str) or name not in METHODS:
+    if not isinstance(name, str) or not is_registered(name):
         raise UserError(f"unknown method '{name}'; {suggestion(str(name), METHODS)}")
     return METHODS[name](**(options or {}))

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from poise.data import Augmentation, Preprocessing
-from poise.errors import UserError, check_whole, first_line, suggestion
+from poise.errors import UserError, check_whole, first_line, suggesting, suggestion
 from poise.nets.base import FULL, Backbone, Features, own_draws, torch_generator
 from poise.settings import LARGEST_SIZE
 
@@ -185,6 +185,7 @@ class Adapted(nn.Module):
         raise UserError(failure)
 
 
+@suggesting
 def adapt(
     module: nn.Module | str,
     *,
@@ -494,7 +495,7 @@ def _build(name: str, digest: str | None, seed: int, pretrained: bool) -> Adapte
     try:
         with own_draws(torch_generator(seed, "backbone", address)):
             if word.file is not None:
-                adapted = _call_function(name, word.name, _import_file(word.file, digest or ""))
+                adapted = _call_function(name)
             elif word.source:
                 adapted = LIBRARIES[word.source](importlib.import_module(word.source), word.name, pretrained)
             else:
@@ -514,24 +515,40 @@ def _build(name: str, digest: str | None, seed: int, pretrained: bool) -> Adapte
     return adapted
 
 
-def _call_function(net: str, name: str, file: ModuleType) -> Adapted:
+def _call_function(net: str) -> Adapted:
     """The network that a function of a file makes."""
-    function: Any = file
-    for part in name.split("."):
-        function = getattr(function, part, None)
-    if not callable(function):
-        known = [name for name, value in vars(file).items() if callable(value) and not name.startswith("_")]
-        raise UserError(f"net {net}: {file.__file__} has no function '{name}'; {suggestion(name, known)}")
-    made = function()
+    made = find_in_file("net", net)()
     if not isinstance(made, nn.Module):
+        name = net.rpartition(":")[2]
         raise UserError(f"net {net}: '{name}' returns {type(made).__name__}, it must return a torch module")
     refuse_foreign(made)
     return made if isinstance(made, Adapted) else Adapted(made)
 
 
+def find_in_file(what: str, name: str) -> Any:  # noqa: ANN401 - whatever it is
+    """The function or class that `FILE.py:NAME` names; None if there is no such file, or the word names none.
+
+    `what` it should be is said in error lines.
+    """
+    word = read_word(name)
+    if word is None or word.file is None or not word.file.is_file():
+        return None
+    try:
+        found: Any = (file := _import_file(word.file, file_digest(name) or ""))
+    except Exception as error:  # other people's code may raise anything
+        raise UserError(f"{what} {name} could not be made ({type(error).__name__}: {first_line(error)})") from error
+    for part in word.name.split("."):
+        found = getattr(found, part, None)
+    if not callable(found):
+        known = [name for name, value in vars(file).items() if callable(value) and not name.startswith("_")]
+        kind = "function" if what == "net" else "class"
+        raise UserError(f"{what} {name}: {file.__file__} has no {kind} '{word.name}'; {suggestion(word.name, known)}")
+    return found
+
+
 def _import_file(file: Path, digest: str) -> ModuleType:
     """The file as a module; it may import its neighbours, as a script may."""
-    name, folder = f"poise_net_{file.stem}_{digest[:8]}", str(file.parent.absolute())
+    name, folder = f"poise_own_{file.stem}_{digest[:8]}", str(file.parent.absolute())
     spec = importlib.util.spec_from_file_location(name, file)
     assert spec is not None
     assert spec.loader is not None

@@ -149,10 +149,14 @@ class Plan:
         }
 
     def default_folder(self, policy: str | None = None) -> Path:
-        """`runs/RECIPE-SETTING-N-POLICY-sSEED`; another word than the policy's, where something else is run."""
+        """`runs/RECIPE-SETTING-N-POLICY-sSEED`, with the method that runs; another word than the policy's, where something else is run."""
         recipe = self.recipe
         phases = len(self.stream) if recipe.setting == "groups" else recipe.phases
-        name = Path(self.name).stem if self.name.endswith(".toml") else self.name.replace("/", "-")
+        name = Path(self.name).stem if self.name.endswith(".toml") else self.name
+        *data, last = name.split("/")
+        if data and last in METHODS:  # a recipe for it, with which another one may be run
+            last = recipe.method.rpartition(":")[2]
+        name = "-".join([*data, last])
         return Path("runs") / f"{name}-{recipe.setting}-{phases}-{policy or recipe.policy}-s{recipe.seed}"
 
 
@@ -205,10 +209,10 @@ def _first_images(source: Source, stream: Stream, wanted: Mapping[int, int]) -> 
 def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
     """Folders by their full path, so that a run can be resumed from anywhere."""
     paths = {"start": recipe.start} if recipe.start is not None else {}
-    net = {"net": absolute_word(recipe.net)} if recipe.net is not None else {}
+    words = {name: absolute_word(word) for name in ("net", "method") if (word := getattr(recipe, name)) is not None}
     if isinstance(source, FolderSource | PackSource) and not _is_known_name(recipe.data):
         paths["data"] = recipe.data
-    return {**{key: str(store.expand_user(path).resolve()) for key, path in paths.items()}, **net}
+    return {**{key: str(store.expand_user(path).resolve()) for key, path in paths.items()}, **words}
 
 
 def _is_known_name(data: str) -> bool:
@@ -250,8 +254,8 @@ def reopen(path: Path) -> tuple[RunFolder, Plan]:
 
 def _refuse_unregistered(recipe: Mapping[str, Any], path: Path) -> None:
     """Refuse the run of a method or policy that nobody registered here: it can only be the user's own."""
-    for key, known in (("method", METHODS), ("policy", tuner_names())):
-        if isinstance(word := recipe.get(key), str) and word not in known:
+    for key, known in (("method", is_registered), ("policy", tuner_names().__contains__)):
+        if isinstance(word := recipe.get(key), str) and not known(word):
             raise not_registered(f"{path} uses the {key} '{word}'")
 
 

@@ -13,7 +13,6 @@ from pydantic import model_validator
 from poise.data import ImageSet
 from poise.errors import UserError, check_plain, shown, suggestion
 from poise.learner import KEYS, Runtime, Settings, suit
-from poise.methods import METHODS
 from poise.recipes import read_recipe
 from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, refuse_unknown, takes, takes_only_text
 from poise.tuning import tuner_names
@@ -28,10 +27,8 @@ class Recipe(RecipeKeys):
     def _meaningful(self) -> Self:
         if self.policy == "crossval":
             raise UserError("crossval is an oracle with a command of its own: 'poise crossval RECIPE …'")
-        for name, known in (("method", METHODS), ("policy", tuner_names())):
-            word = getattr(self, name)
-            if word not in known:
-                raise UserError(f"unknown {name} '{word}'; {suggestion(word, known)}")
+        if self.policy not in tuner_names():
+            raise UserError(f"unknown policy '{self.policy}'; {suggestion(self.policy, tuner_names())}")
         _ = self.settings  # resolved and checked here, for all that follows
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
