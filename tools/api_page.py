@@ -76,7 +76,7 @@ def describe(package: ModuleType, name: str) -> str:
 def members(kind: type) -> Iterator[tuple[str, str]]:
     """The public methods and attributes of a class, as they are called, in alphabetical order."""
     for name, value in sorted(inspect.getmembers(kind), key=lambda member: member[0]):
-        if name.startswith("_"):
+        if name.startswith("_") or name in getattr(kind, "__dataclass_fields__", {}):  # an argument
             continue
         if isinstance(value, property | cached_property) or "__doc__" in getattr(value, "__dict__", {}):
             yield name, _first_line(value, name)

@@ -194,10 +194,9 @@ class TestScikitLearn:
         assert mine.score(IMAGES, LABELS, sample_weight=weights) == pytest.approx(wanted)
         assert mine.score(IMAGES, LABELS, sample_weight=[2.5] * 18) == pytest.approx(mine.score(IMAGES, LABELS))
         wrong: tuple[tuple[Any, str], ...] = (
-            ([1.0], "has the shape [1]; give one number for each of 18 images"),
-            ([-1.0] * 18, "finite numbers of at least 0"),
-            ([0.0] * 18, "some of them above it"),
-            (["a"] * 18, "not a list of numbers"),
+            ([1.0], "a number of at least 0 for each of 18 images"),
+            ([-1.0] * 18, "a number of at least 0"),
+            ([0.0] * 18, "some of them above 0"),
         )
         for given, line in wrong:
             with pytest.raises(UserError) as error:
@@ -418,12 +417,6 @@ class TestWatching:
         shown = capsys.readouterr()
         assert "phase 0: 2 new classes (2 in all), 24 images" in shown.err
         assert not shown.out
-
-    def test_what_cannot_be_called_is_refused(self) -> None:
-        for wrong, line in (([1], "which cannot be called"), (print, "pass callbacks=")):
-            with pytest.raises(UserError) as error:
-                learner(callbacks=wrong).partial_fit(*digits(0, 1))
-            assert line in refusal(error)
 
 
 def test_help_says_what_can_be_read_off_a_learner() -> None:

@@ -7,7 +7,7 @@ import json
 import logging
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,7 +23,6 @@ from poise import draws
 from poise.actions import Action, AxisValue
 from poise.data import Decoder, ImageSet, Memory, PixelStore, draw_reserve, open_images
 from poise.data.images import all_but, image_digests
-from poise.data.inputs import check_dense
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole, shown
 from poise.learner.settings import Settings
@@ -214,15 +213,11 @@ def open_for_learner(
 
 def plain_weights(weights: Sequence[float] | NDArray[Any], count: int) -> NDArray[np.float64]:
     """One weight for each of so many images."""
-    given: Any = weights.to_numpy() if hasattr(weights, "to_numpy") else weights
-    try:
-        found = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise UserError("sample_weight is not a list of numbers; give one for each image") from error
-    if found.shape != (count,):
-        raise UserError(f"sample_weight has the shape {list(found.shape)}; give one number for each of {count} images")
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
-        raise UserError("sample_weight must be finite numbers of at least 0, some of them above it")
+    found = np.asarray(weights, dtype=np.float64)
+    if found.shape != (count,) or not (found >= 0).all() or not 0 < found.sum() < np.inf:
+        raise UserError(
+            f"sample_weight must be a number of at least 0 for each of {count} images, some of them above 0"
+        )
     return found
 
 
@@ -258,8 +253,6 @@ def plain_labels(labels: Labels) -> list[Label]:
         raise UserError(
             f"labels came as {type(labels).__name__}; give a list with one label per image, in the order of the images"
         )
-    if isinstance(labels, Tensor):
-        check_dense(labels, "labels")
     if not isinstance(labels, np.ndarray | Tensor) and hasattr(labels, "to_numpy"):
         labels = labels.to_numpy()
     values = labels.tolist() if isinstance(labels, np.ndarray | Tensor) else labels
@@ -281,8 +274,6 @@ def plain_label(value: Any) -> Label:  # noqa: ANN401 - checked here
     if isinstance(value, np.generic) or (isinstance(value, Tensor) and value.numel() == 1):
         value = value.item()
     if isinstance(value, str):
-        if value.endswith("\0"):
-            raise UserError(f"label {shown(value)} ends in a NUL character, which numpy takes away; leave it out")
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool):
         if not _SMALLEST_LABEL <= value <= _LARGEST_LABEL:
@@ -303,59 +294,43 @@ def hold_out(arrival: NewPhase, stored: ImageSet, settings: Settings, memory: Me
     """
     if not settings.memory.reserve and not len(memory.reserve):
         return stored, stored.select(torch.empty(0, dtype=torch.long))
+    keys, reserve, firsts = _identities(stored), set(_identities(memory.reserve)), dict[Identity, int]()
+    for place, key in enumerate(keys):
+        if key[0] >= arrival.growth.old:
+            firsts.setdefault(key, place)
+    different = torch.tensor(list(firsts.values()), dtype=torch.long)
     generator = draws.generator(settings.seed, "reserve", arrival.phase)
-    fresh = (stored.labels >= arrival.growth.old).nonzero().flatten()
-    alike = _first_copies(stored.select(fresh))
-    different = torch.unique(alike)
-    reserved = different[draw_reserve(stored.labels[fresh[different]], settings.memory.reserve, generator)]
-    trainable = torch.ones(len(stored), dtype=torch.bool)
-    trainable[fresh[torch.isin(alike, reserved)]] = False
-    trainable[_in_reserve(stored, arrival.growth.old, memory)] = False
-    if not trainable.any():
+    reserved = different[draw_reserve(stored.labels[different], settings.memory.reserve, generator)]
+    if again := sum(key in reserve for key in keys):
+        log.warning("%d images are in the reserve already and are not trained on", again)
+    reserve.update(keys[place] for place in reserved.tolist())
+    trainable = [place for place, key in enumerate(keys) if key not in reserve]
+    if not trainable:
         raise UserError("every one of these images is in the reserve already, which is never trained on")
-    return stored.select(trainable.nonzero().flatten()), stored.select(fresh[reserved])
-
-
-def _first_copies(images: ImageSet) -> Tensor:
-    """For each image the place of the first of its class with the same bytes: its own, unless it is a copy.
-
-    Images of which a caller said where they come from are different images of a data set.
-    """
-    places, firsts = torch.arange(len(images)), dict[tuple[int, bytes], int]()
-    unknown = (images.origins < 0).nonzero().flatten()
-    for place, key in zip(unknown.tolist(), _labelled_digests(images.select(unknown)), strict=True):
-        places[place] = firsts.setdefault(key, place)
-    return places
-
-
-def _in_reserve(images: ImageSet, old: int, memory: Memory) -> list[int]:
-    """Which images of known classes are copies of reserve images: those must not be trained on."""
-    stored = set(image_digests(memory.reserve.store))
-    known = (images.labels < old).nonzero().flatten()
-    digests = zip(known.tolist(), image_digests(images.store.select(known)), strict=True)
-    found = [index for index, digest in digests if digest in stored]
-    if found:
-        log.warning("%d images are in the reserve already and are not trained on", len(found))
-    return found
+    return stored.select(torch.tensor(trainable)), stored.select(reserved)
 
 
 def without_copies(images: ImageSet, kept: ImageSet, *, every: bool) -> Tensor:
     """The places of the images that exemplars may be chosen from: copies of another one of the same class are left out.
 
     Where `every` image is kept, so are copies that arrive together; only those that are kept from an earlier phase, and
-    are given again, are left out. Images of which a caller said where they come from are different images of a data
-    set, and stay.
+    are given again, are left out.
     """
-    unknown = (images.origins < 0).nonzero().flatten()
-    if not len(unknown):
-        return torch.arange(len(images))
-    seen, copies = Counter(_labelled_digests(kept)), list[int]()
-    for place, key in zip(unknown.tolist(), _labelled_digests(images.select(unknown)), strict=True):
+    seen, copies = Counter(_identities(kept)), list[int]()
+    for place, key in enumerate(_identities(images)):
         if seen[key] > 0:
             copies.append(place)
         seen[key] += -1 if every else 1
     return all_but(len(images), copies)
 
 
-def _labelled_digests(images: ImageSet) -> Iterator[tuple[int, bytes]]:
-    return zip(images.labels.tolist(), image_digests(images.store), strict=True)
+Identity = tuple[int, int | bytes]
+
+
+def _identities(images: ImageSet) -> list[Identity]:
+    """What tells images apart: their class, and where a caller said that they come from, else their bytes."""
+    found: list[Identity] = list(zip(images.labels.tolist(), images.origins.tolist(), strict=True))
+    unknown = (images.origins < 0).nonzero().flatten()
+    for place, digest in zip(unknown.tolist(), image_digests(images.store.select(unknown)), strict=True):
+        found[place] = found[place][0], digest
+    return found

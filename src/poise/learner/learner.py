@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from pathlib import Path
 from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
@@ -98,6 +98,7 @@ def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate
     return in_own_modes
 
 
+@dataclass(eq=False, repr=False)
 class Learner:
     """A class-incremental classifier in the style of scikit-learn.
 
@@ -154,67 +155,36 @@ class Learner:
 
     _estimator_type = "classifier"  # what scikit-learn read before there were tags
 
-    @suggesting
-    def __init__(  # noqa: PLR0913 - what a user may want to set
-        self,
-        method: str | None = None,
-        *,
-        net: str | nn.Module | None = None,
-        memory: int | str | Budget | None = None,
-        epochs: int | None = None,
-        batch: int | None = None,
-        momentum: float | None = None,
-        weight_decay: float | None = None,
-        optimiser: str | None = None,
-        decay: str | None = None,
-        warmup: float | None = None,
-        action: Mapping[str, AxisValue] | None = None,
-        first_lr: float | None = None,
-        policy: str | None = None,
-        policy_options: Mapping[str, bool | float | str] | None = None,
-        space: str | Grids | None = None,
-        tune: Sequence[str] | None = None,
-        trials: TrialSettings | Mapping[str, Any] | None = None,
-        options: Mapping[str, float | str] | None = None,
-        image_size: int | None = None,
-        preprocessing: Preprocessing | None = None,
-        augmentation: Augmentation | None = None,
-        device: str = "auto",
-        precision: str = "auto",
-        deterministic: bool = False,
-        seed: int = 0,
-        executor: Executor | None = None,
-        verbose: bool = False,
-        callbacks: Sequence[Callback] | None = None,
-    ) -> None:
-        self.method = method
-        self.net = net
-        self.memory = memory
-        self.epochs = epochs
-        self.batch = batch
-        self.momentum = momentum
-        self.weight_decay = weight_decay
-        self.optimiser = optimiser
-        self.decay = decay
-        self.warmup = warmup
-        self.action = action
-        self.first_lr = first_lr
-        self.policy = policy
-        self.policy_options = policy_options
-        self.space = space
-        self.tune = tune
-        self.trials = trials
-        self.options = options
-        self.image_size = image_size
-        self.preprocessing = preprocessing
-        self.augmentation = augmentation
-        self.device = device
-        self.precision = precision
-        self.deterministic = deterministic
-        self.seed = seed
-        self.executor = executor
-        self.verbose = verbose
-        self.callbacks = callbacks
+    method: str | None = None
+    _: KW_ONLY
+    net: str | nn.Module | None = None
+    memory: int | str | Budget | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    optimiser: str | None = None
+    decay: str | None = None
+    warmup: float | None = None
+    action: Mapping[str, AxisValue] | None = None
+    first_lr: float | None = None
+    policy: str | None = None
+    policy_options: Mapping[str, bool | float | str] | None = None
+    space: str | Grids | None = None
+    tune: Sequence[str] | None = None
+    trials: TrialSettings | Mapping[str, Any] | None = None
+    options: Mapping[str, float | str] | None = None
+    image_size: int | None = None
+    preprocessing: Preprocessing | None = None
+    augmentation: Augmentation | None = None
+    device: str = "auto"
+    precision: str = "auto"
+    deterministic: bool = False
+    seed: int = 0
+    executor: Executor | None = None
+    verbose: bool = False
+    callbacks: Sequence[Callback] | None = None
+    _made: _Parts | None = field(default=None, init=False)  # when it is first needed
 
     # Learning ---------------------------------------------------------------------------------------------------
 
@@ -784,8 +754,6 @@ class Learner:
 
     # What the parameters stand for, made when it is first needed ------------------------------------------------
 
-    _made: _Parts | None = None
-
     @property
     def _parts(self) -> _Parts:
         """Settings, device and knowledge; made anew if parameters changed before the first phase began."""
@@ -865,6 +833,9 @@ class Learner:
         return self.settings.resolved_policy()
 
 
+Learner.__init__ = suggesting(Learner.__init__)  # type: ignore[method-assign]
+
+
 @dataclass
 class _Parts:
     """What the parameters of a learner stand for, and what it has learned.
@@ -927,9 +898,6 @@ def _is_same(one: object, other: object) -> bool:
 
 
 def _check_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here
-    if callable(callbacks) or isinstance(callbacks, str) or not isinstance(callbacks, Sequence | None):
-        raise UserError("callbacks must be a list of callables; pass callbacks=[callback]")
-    for callback in callbacks or ():
-        if not callable(callback):
-            raise UserError(f"callbacks has {shown(callback)}, which cannot be called with an event; pass functions")
+    if not isinstance(callbacks, Sequence | None) or not all(map(callable, callbacks or ())):
+        raise UserError(f"callbacks={shown(callbacks)} must be a list of functions of an event, such as [print]")
     return tuple(callbacks or ())

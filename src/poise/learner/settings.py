@@ -248,8 +248,6 @@ class Runtime:
             raise UserError(f"executor={shown(executor)} does not run attempts; see poise.training.Executor")
         if not isinstance(augmentation, Augmentation | None):
             raise UserError(f"augmentation={augmentation!r}: give one like Augmentation(autoaugment=True, cutout=0.5)")
-        if net is not None and any(each.is_meta for each in (*net.parameters(), *net.buffers())):
-            raise UserError("net was made on the device 'meta' and has no values; make it on the CPU")
         backend = make_backend(str(device), settings.precision, settings.deterministic)
         return cls(backend, copy.deepcopy(net), augmentation, executor)
 

@@ -81,7 +81,9 @@ def list_exemplars(known: Knowledge) -> list[Exemplar]:
 
 def without_exemplars(known: Knowledge, ids: str | Iterable[str], evaluator: Evaluator) -> Knowledge:
     """Take kept images out of the memory by their ids; the means of their classes are computed anew."""
-    memory, asked = _memory_of(known), _check_ids(ids)
+    memory, asked = _memory_of(known), {ids} if isinstance(ids, str) or not isinstance(ids, Iterable) else set(ids)
+    if not asked:
+        raise UserError("no id was given; exemplars() lists those of all kept images")
     parts, missing, rows = list[ImageSet](), set(asked), set[int]()
     for part in (memory.exemplars, memory.reserve):
         keys = image_ids(part.store)
@@ -90,7 +92,7 @@ def without_exemplars(known: Knowledge, ids: str | Iterable[str], evaluator: Eva
         rows.update(part.labels[hit].tolist())
         missing.difference_update(keys)
     if missing:
-        raise UserError(f"no kept image has the id {min(missing)!r}; exemplars() lists them")
+        raise UserError(f"no kept image has the id {min(map(repr, missing))}; exemplars() lists them")
     left, touched = Memory(*parts), sorted(rows)
     for row in touched:
         if row not in left.exemplars.labels:
@@ -140,16 +142,6 @@ def _one_or_several(classes: Label | Labels) -> list[Label]:
     if not found:
         raise UserError("no class was named; give a label, or a list of labels")
     return found
-
-
-def _check_ids(ids: str | Iterable[str]) -> set[str]:
-    words = [ids] if isinstance(ids, str) or not isinstance(ids, Iterable) else list(ids)
-    for word in words:
-        if not isinstance(word, str):
-            raise UserError(f"{word!r} is no id of a kept image, which is a string; exemplars() lists them")
-    if not words:
-        raise UserError("no id was given; exemplars() lists those of all kept images")
-    return set(words)
 
 
 def _plain_image(pixels: Tensor) -> NDArray[np.uint8]:
