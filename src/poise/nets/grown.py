@@ -157,11 +157,6 @@ class Concatenated(Backbone):
         before, last = (net.frozen, net.newest) if isinstance(net, Concatenated) else ((), net)
         return cls([*before, Frozen(last)], copy_network(last))
 
-    @property
-    def newest_width(self) -> int:
-        """How many of the features, at the end, are those of the newest network."""
-        return self.newest.width
-
     def fold(self) -> None:
         """Fold the norms of the newest network; those of the others are folded."""
         self.newest.fold()
@@ -195,11 +190,6 @@ class Specialised(Backbone):
             net = cls(ResNet(copied.stem, levels, net.width), (), ResNet(nn.Identity(), [last], net.width))
         kept = copy_network(net.newest).requires_grad_(False).eval()
         return cls(copy_network(net.shared), (*net.frozen, kept), copy_network(net.newest))
-
-    @property
-    def newest_width(self) -> int:
-        """How many of the features, at the end, are those of the newest last level."""
-        return self.newest.width
 
     def fold(self) -> None:
         """Fold the norms of all levels."""

@@ -58,12 +58,11 @@ class Head(nn.Module):
     def keep(self, rows: Tensor) -> None:
         """Keep the classes of these rows, given in ascending order, and no others; old ones stay old."""
         count = len(self.old)
-        for old, new in self.parts:
-            values = getattr(self, old), getattr(self, new)
-            for name, value, kept in zip(
-                (old, new), values, (rows[rows < count], rows[rows >= count] - count), strict=True
-            ):
-                setattr(self, name, nn.Parameter(value.detach()[kept.to(value.device)]))
+        kept = rows[rows < count], rows[rows >= count] - count
+        for names in self.parts:
+            for name, places in zip(names, kept, strict=True):
+                values: Tensor = getattr(self, name)
+                setattr(self, name, nn.Parameter(values.detach()[places.to(values.device)]))
 
     def widen(self, width: int) -> None:
         """Accept features with more values: rows are 0 there, so that the scores do not change."""
@@ -93,8 +92,8 @@ class Head(nn.Module):
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the rows of old classes, with their biases where there are any, or let them be trained."""
-        for old, _ in self.parts:
-            getattr(self, old).requires_grad_(not frozen)
+        for values in self.old_values():
+            values.requires_grad_(not frozen)
 
     def align(self) -> None:
         """Give new rows the mean length of old ones (Zhao et al. 2020); only for heads in which length matters."""

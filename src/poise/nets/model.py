@@ -73,10 +73,7 @@ class Model(nn.Module):
         return Output(vector, features.maps, scores, logits, self.head.scale, extras)
 
     def expand(
-        self,
-        expanded: Callable[[nn.Module], nn.Module],
-        growth: Iterable[int],
-        shape: tuple[int, int, int],
+        self, expanded: Callable[[nn.Module], nn.Module], growth: Iterable[int], shape: tuple[int, int, int]
     ) -> None:
         """Let a method make another backbone of the present one, before new classes are learned.
 
@@ -167,12 +164,8 @@ class Model(nn.Module):
     def changing(self) -> dict[str, Tensor]:
         """The values that a training may change, by name: all but what is frozen for good."""
         still = tuple(f"backbone.{name}." if name else "backbone." for name in self._still)
-        frozen = {f"backbone.{name}" for name in self._frozen}
-        return {
-            name: value
-            for name, value in self.state_dict().items()
-            if name not in frozen and not name.startswith(still)
-        }
+        frozen, values = {f"backbone.{name}" for name in self._frozen}, self.state_dict()
+        return {name: value for name, value in values.items() if name not in frozen and not name.startswith(still)}
 
     def load_changing(self, values: Mapping[str, Tensor]) -> None:
         """Take over the values that `changing` gave of a model like this one."""

@@ -102,7 +102,10 @@ class Block(nn.Module):
         self.bn2: nn.Module = BatchNorm(width)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or width_in != width:
-            self.shortcut = _projection(width_in, width, stride) if project else Subsample(stride, width - width_in)
+            self.shortcut = Subsample(stride, width - width_in)
+            if project:
+                conv = make_layer(nn.Conv2d, width_in, width, 1, stride, bias=False)
+                self.shortcut = nn.Sequential(conv, BatchNorm(width))
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
@@ -243,7 +246,10 @@ def cifar_resnet(
         nn.ReLU(),
     )
     levels = _levels(variant, blocks, widths)
-    return ResNet(stem, _split_last_block(levels) if variant == "pod" else levels, widths[-1])
+    if variant == "pod":  # the last block is a level of its own
+        *before, last = levels.pop()
+        levels += [nn.Sequential(*part) for part in (before, [last]) if part]
+    return ResNet(stem, levels, widths[-1])
 
 
 def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool) -> ResNet:
@@ -256,7 +262,8 @@ def resnet18(variant: str, channels: int, *, size: int, stride: int, pool: bool)
     conv = make_layer(nn.Conv2d, channels, widths[0], size, stride, size // 2, bias=False)
     layers = conv, BatchNorm(widths[0]), nn.ReLU()
     stem = Stem(*layers, nn.MaxPool2d(3, 2, 1)) if pool else nn.Sequential(*layers)
-    return ResNet(stem, _levels(_variant_of_18(variant), (2, 2, 2, 2), widths), widths[-1])
+    variant = {"foster": "ordinary", "pod": _POD_18}.get(variant, variant)  # all have projection shortcuts
+    return ResNet(stem, _levels(variant, (2, 2, 2, 2), widths), widths[-1])
 
 
 def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool) -> None:
@@ -273,11 +280,6 @@ def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool)
                 nn.init.zeros_(module.bn2.weight)
 
 
-def _variant_of_18(variant: str) -> str:
-    """The variant of a ResNet-18: all of them have projection shortcuts, FOSTER's and PODNet's too."""
-    return {"foster": "ordinary", "pod": _POD_18}.get(variant, variant)
-
-
 def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
     levels: list[nn.Sequential] = []
     width_in = widths[0]
@@ -292,13 +294,3 @@ def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> l
             width_in = width
         levels.append(level)
     return levels
-
-
-def _split_last_block(levels: list[nn.Sequential]) -> list[nn.Sequential]:
-    """The levels with the last block as one of its own."""
-    last = list(levels[-1])
-    return [*levels[:-1], *(nn.Sequential(*part) for part in (last[:-1], last[-1:]) if part)]
-
-
-def _projection(width_in: int, width: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(make_layer(nn.Conv2d, width_in, width, 1, stride, bias=False), BatchNorm(width))
