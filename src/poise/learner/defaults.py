@@ -203,7 +203,7 @@ def judge_augmentation(
             done = trainer.done + (number - 1) * trainer.planned
             yield Progress(0, "augmentation", done, 2 * trainer.planned, words)
         for mirrored in (False, True):
-            logits = trainer.context.evaluator.extract(trainer.predictor, held, mirrored=mirrored).logits
+            logits = trainer.context.evaluator.extract(trainer.model, held, mirrored=mirrored).logits
             hits[pad, mirrored] = logits.argmax(dim=1).cpu() == held.labels
         shifted = hits[suitable.pad, False]
         if not surely_better(torch.ones_like(shifted), shifted):  # then no second network can be surely better

@@ -283,7 +283,7 @@ class Phase:
     def _keep(self, trainer: Trainer) -> Knowledge:
         """Choose what to keep and which classifier counts."""
         arrival, budget, phase = self.arrival, self.settings.memory, self.arrival.phase
-        predictor, start = trainer.finish()
+        predictor, start = trainer.model, trainer.start
         for model in (predictor, start):
             model.eval().extras.clear()
         rho = budget.rho(phase, trainer.action.allocation)

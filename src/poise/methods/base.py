@@ -164,13 +164,6 @@ class Stage:
         return float(start * self.decay**passed * wave * rise)
 
 
-class Finished(NamedTuple):
-    """What a phase ends with: the model to predict with, and the model that the next phase starts from."""
-
-    predicts: Model
-    starts: Model
-
-
 class Method(ABC):
     """A class-incremental method. A new one is a short file: terms, default action, perhaps stages.
 
@@ -209,7 +202,7 @@ class Method(ABC):
     own_memory: int | str = 20
     #: Whether every phase trains a new network, to which all classes are new; most continue with the last phase's.
     starts_anew: bool = False
-    #: What the model is called that the next phase starts from, where another one predicts: runs examine it, too.
+    #: The student that the next phase starts from, where it is not the phase's own model, which predicts.
     starts_from: str | None = None
     #: The names of its own options with their defaults: numbers from 0 on, or words.
     options: Mapping[str, float | str] = {}
@@ -279,13 +272,6 @@ class Method(ABC):
         `models` are those there are: the phase's own, the last phase's, and students of earlier stages.
         """
         raise NotImplementedError(f"{self.name} has a stage with the student '{name}' and no way to make it")
-
-    def finish(self, models: Mapping[str, Model]) -> Finished:
-        """Which model predicts after the phase, and which one the next phase starts from; extras are dropped after it.
-
-        Called after trials, too: the modules of the given models must stay as they are.
-        """
-        return Finished(models[MODEL], models[MODEL])
 
     @abstractmethod
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:

@@ -12,7 +12,6 @@ from poise.actions import Action
 from poise.methods.base import (
     MODEL,
     PREVIOUS,
-    Finished,
     Growth,
     GrowthInputs,
     Method,
@@ -98,10 +97,6 @@ class FOSTER(Method):
         single = models[PREVIOUS]
         single.head.grow(inputs.growth.new, inputs.generator)
         return single
-
-    def finish(self, models: Mapping[str, Model]) -> Finished:
-        """The two networks predict, the single one starts the next phase."""
-        return Finished(models[MODEL], models.get(COMPRESSED, models[MODEL]))
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """Boosting and compression; where no classes arrive, the single network is trained further."""

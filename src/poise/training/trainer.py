@@ -13,7 +13,7 @@ from poise import draws, store
 from poise.actions import Action
 from poise.data import Feed, batch_bounds
 from poise.errors import Diverged
-from poise.methods import MODEL, PREVIOUS, Finished, Select, Stage, TrainedPhase
+from poise.methods import MODEL, PREVIOUS, Select, Stage, TrainedPhase
 from poise.nets import FULL, Backbone, Model, own_draws, torch_generator
 from poise.settings import ceiling
 from poise.training.capture import CapturedRunner, StepCache
@@ -75,17 +75,13 @@ class Trainer:
 
     @property
     def model(self) -> Model:
-        """The phase's own model."""
+        """The phase's own model, which predicts."""
         return self.students[MODEL]
 
     @property
-    def predictor(self) -> Model:
-        """The model to look at: the one that is trained, and after the last stage the one that predicts."""
-        return self.model if self.stage < len(self.stages) else self.finish().predicts
-
-    def finish(self) -> Finished:
-        """What the phase ends with, when all stages were trained."""
-        return self.context.method.finish(self.students)
+    def start(self) -> Model:
+        """The model that the next phase starts from, once all stages were trained."""
+        return self.students.get(self.context.method.starts_from or MODEL, self.model)
 
     @property
     def planned(self) -> int:

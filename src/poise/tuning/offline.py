@@ -221,11 +221,11 @@ class PseudoTasks:
         for _ in trainer.run():
             self.trained = before + trainer.done
             yield Progress(0, OFFLINE.name, self.trained, 0, f"pseudo phase {context.phase}")
-        model = trainer.predictor.eval()
+        model = trainer.model.eval()
         most = per_class(quota, sum(context.growth), arrived, rho)
         kept = keep_memory(context.evaluator, model, Memory.of(begun.kept), new, most).exemplars
         means = None if len(kept) else measure_means(context, model, kept, new)
-        starts = trainer.finish().starts
+        starts = trainer.start
         starts.extras.clear()
         return StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)
 

@@ -208,7 +208,7 @@ class Trials:
     def _next(self, attempt: Attempt, environment: Environment, at: _Reached, trainer: Trainer) -> _Reached:
         """The beginning of the next training, once one that is not the last has ended."""
         begun, rewards = at.begun, at.rewards
-        model = trainer.finish().starts.copy()  # a lane trains its own further
+        model = trainer.start.copy()  # a lane trains its own further
         model.extras.clear()
         known = sum(begun.context.growth)
         if environment.later is None:  # the same images again, for the model that they gave
@@ -218,8 +218,8 @@ class Trials:
             return _Reached(begun.followed_by(context, begun.kept, begun.new), at.number + 1, rewards=rewards)
         # Memory and new images are cut by the rule of real phases. The draw is that of the round: actions differ in how
         # many images they keep, not in which ones come first.
-        exemplars = self._exemplars(environment, begun, trainer.predictor, attempt.action)
-        means = None if len(exemplars) else measure_means(begun.context, trainer.predictor, exemplars, begun.new)
+        exemplars = self._exemplars(environment, begun, trainer.model, attempt.action)
+        means = None if len(exemplars) else measure_means(begun.context, trainer.model, exemplars, begun.new)
         growth = Growth(known, len(environment.rows or ()) - known, begun.context.growth.real_phase)
         context = replace(begun.context, model=model, growth=growth, means=means)
         generator = draws.generator(context.seed, "arrival", context.phase, "round", attempt.trial.round)
@@ -247,7 +247,7 @@ class Trials:
 
         Class means come from the local training part only. A look-ahead's classes are told from each other alone.
         """
-        evaluator, model = self.inputs.context.evaluator, trainer.predictor
+        evaluator, model = self.inputs.context.evaluator, trainer.model
         exemplars = self._exemplars(environment, begun, model, trainer.action)
         means = measure_means(begun.context, model, exemplars, begun.new).vectors
         labels = environment.valid.labels.to(evaluator.backend.device)
