@@ -87,9 +87,10 @@ docs: setup
 	$(BIN)/python -m sphinx --fail-on-warning --keep-going --quiet docs site
 	@echo "Open site/index.html in a browser"
 
-# docs/api.md from the docstrings.
+# docs/api.md from the docstrings, and the table of keys on docs/recipes.md.
 api: $(RUNTIME)
 	$(BIN)/python tools/api_page.py docs/api.md
+	$(BIN)/python tools/keys_table.py docs/recipes.md
 
 lint: setup
 	$(BIN)/ruff check .

@@ -21,7 +21,7 @@ from types import ModuleType
 PACKAGES = {
     "poise": "What most programs need.",
     "poise.methods": "Methods, and what a [method of your own](own-method.md) is made of.",
-    "poise.policies": "Policies, and what a [policy of your own](policies.md#a-policy-of-your-own) is made of.",
+    "poise.policies": "Policies, and what a [policy of your own](own-method.md#a-policy) is made of.",
     "poise.nets": "Backbones, heads, and the model made of both.",
     "poise.data": "Images, streams, class orders, augmentation and memory.",
     "poise.data.sources": "Where images come from ([Data](data.md)).",

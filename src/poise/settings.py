@@ -207,8 +207,7 @@ class TrialSettings(Keys):
 
     environment: Literal["local", "lookahead", "both"] = key(
         "local",
-        "local (the paper's), lookahead (two pseudo phases made of the new classes) or both, one after the other; if "
-        "not set local, for online both",
+        "local (the paper's), lookahead (two pseudo phases of new classes) or both; if not set local, for online both",
     )
     horizon: Annotated[int, Strict(), Field(ge=0, le=MOST_REPEATED)] = key(
         0, "repeats of a local training, with itself as teacher (the paper's n); if not set 0"
@@ -217,8 +216,8 @@ class TrialSettings(Keys):
     length: Part = key(0.1, "length of a trial, M₁, as a share of epochs, M₂; if not set 0.1, for online 0.3")
     classifier: Literal["full", "trials", "paper"] = key(
         "full",
-        "how auto is decided where there is no reserve: full (a training of the decided action at full length), trials "
-        "(its own trials) or paper (two short trainings in the first tuned phase); if not set full, for online trials",
+        "how auto is decided without a reserve: full (one more training of full length), trials (those of the chosen "
+        "action) or paper (two short trainings); if not set full, for online trials",
     )
     longest: Positive | None = key(None, "the most epochs of a trial; if not set no limit, for online 16")
     even: Flag = key(True, "hold out equally many images of each class; if not set true, for online false")
