@@ -306,7 +306,7 @@ class LearnerKeys(ScheduleKeys):
 
     method: str = key(
         "lucir",
-        "lucir, icarl, lwf, podnet, aanets, der, foster, simplecil, ranpac, slca, …",
+        "lucir, icarl, lwf, podnet, aanets, der, foster, simplecil, ranpac, slca, … or FILE.py:NAME",
         *("method", "phase 0", "result"),
     )
     options: dict[str, Whole | Number | str] = key(
