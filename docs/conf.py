@@ -12,6 +12,7 @@ project = "poise"
 html_title = "poise"
 extensions = ["myst_parser"]
 html_theme = "furo"
+html_static_path, html_css_files = ["_static"], ["site.css"]
 html_show_copyright = html_copy_source = False
 myst_heading_anchors = 4
 #: Files of the repository that are no page: at its address, or beside `site/` where pyproject.toml names none.
@@ -22,11 +23,18 @@ myst_url_schemes = {
 
 
 def read(app: Any, name: str, text: list[str]) -> None:  # noqa: ANN401 - as Sphinx calls it
-    """Name the files outside, and give the index the sidebar: the pages in the order in which it links to them."""
+    """Name the files outside, and give the index the sidebar: the pages in the order in which it links to them.
+
+    A row of its table whose second cell is empty begins a group of them.
+    """
     text[0] = text[0].replace("](../", "](file-of-repository:")
     if name == "index":
-        pages = "\n".join(dict.fromkeys(re.findall(r"\]\((\w[\w-]*)\.md", text[0])))
-        text[0] += f"\n```{{toctree}}\n:hidden:\n\n{pages}\n```\n"
+        parts, seen = ["", *re.split(r"^\| \**([^|*\[]+?)\** \| \|$", text[0], flags=re.MULTILINE)], set[str]()
+        for title, rows in zip(parts[::2], parts[1::2], strict=True):
+            pages = [page for page in dict.fromkeys(re.findall(r"\]\((\w[\w-]*)\.md", rows)) if page not in seen]
+            seen.update(pages)
+            if pages:
+                text[0] += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""])
 
 
 def setup(app: Any) -> None:  # noqa: ANN401
