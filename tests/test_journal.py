@@ -86,16 +86,6 @@ class TestJournal:
             self.events(tmp_path / "j")
 
 
-def test_a_journal_can_be_told_in_brief(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "journal.jsonl")
-    events = [{"event": "epochs", "n": 1}, {"event": "epoch", "phase": 0, "loss": 0.5}, {"event": "exam", "phase": 0}]
-    for event in events:
-        journal.append(event)
-    journal.close()
-    assert list(read_journal(journal.path)) == events
-    assert list(read_journal(journal.path, brief="epoch")) == [events[0], {"event": "epoch"}, events[2]]
-
-
 class TestDigests:
     def test_the_digest_of_a_journal_is_that_of_its_bytes_wherever_it_was_asked_before(self, tmp_path: Path) -> None:
         journal, seen = Journal(tmp_path / "j"), list[tuple[int, str]]()

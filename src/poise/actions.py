@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar, cast
 
-from poise.errors import UserError, check_size, shown, suggestion
+from poise.errors import LARGEST_NUMBER, UserError, check_number, shown, suggestion
 
 AxisValue = float | str
 T = TypeVar("T")
@@ -32,7 +31,7 @@ class Axis:
     default: AxisValue | None = None
     words: tuple[str, ...] = ()
     positive: bool = False
-    most: float = math.inf
+    most: float = LARGEST_NUMBER
     kind: str | None = None
     changes_step: bool = False
 
@@ -42,15 +41,8 @@ class Axis:
             if value not in self.words:
                 raise UserError(f"action {self.name}={shown(value)}; {suggestion(value, self.words)}")
             return str(value)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise UserError(f"action {self.name}={shown(value)} must be a number")
-        if not 0 <= value < math.inf or (self.positive and value == 0):
-            least = "above" if self.positive else "at least"
-            raise UserError(f"action {self.name}={shown(value)} must be {least} 0 and finite")
-        if value > self.most:
-            raise UserError(f"action {self.name}={shown(value)} must be at most {self.most:g}")
-        check_size(f"action {self.name}", value, positive=self.positive)
-        return float(value)
+        check_number(f"action {self.name}", value, most=self.most, positive=self.positive)
+        return float(cast("float", value))
 
 
 #: The longest phase; also of a schedule.

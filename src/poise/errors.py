@@ -10,7 +10,6 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from datetime import date, time
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Final, ParamSpec, TypeVar
@@ -64,15 +63,13 @@ class UnreadFile(UserError):
 class BadImages(UserError):
     """Image files that cannot be read. All of them are in `faults`, each with the line about it.
 
-    `others` are the other images, decoded, where they are as they would be without the bad ones.
-
     >>> faults = {"a.png": UserError("image a.png is empty"), "b.png": UserError("image b.png is a broken link")}
     >>> print(BadImages(faults))
     2 images cannot be read: a.png, b.png; the first: image a.png is empty
     """
 
-    def __init__(self, faults: Mapping[str, UserError], others: Any = None) -> None:  # noqa: ANN401 - a store
-        self.faults, self.others = dict(faults), others
+    def __init__(self, faults: Mapping[str, UserError]) -> None:
+        self.faults = dict(faults)
         names, first = list(self.faults), str(next(iter(self.faults.values())))
         more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
         listed = ", ".join(names[:MOST_NAMED])
@@ -80,7 +77,7 @@ class BadImages(UserError):
         super().__init__(first if one else f"{len(names)} images cannot be read: {listed}{more}; the first: {first}")
 
     def __reduce__(self) -> tuple[type[BadImages], tuple[dict[str, UserError]]]:
-        """As it is made, without the others: exceptions are sent from one process to another."""
+        """As it is made: exceptions are sent from one process to another."""
         return type(self), (self.faults,)
 
 
@@ -165,11 +162,9 @@ def suggesting(function: Callable[P, R]) -> Callable[P, R]:
 MOST: Final = 10**9
 #: The largest whole number of all: what 64 bits hold.
 LARGEST_WHOLE: Final = 2**63 - 1
-#: Between these lie the numbers that float32 holds, in which networks are trained.
-SMALLEST_NUMBER: Final = 1e-37
+#: The largest number that float32 holds, in which networks are trained.
 LARGEST_NUMBER: Final = 3e38
 
-_DEEPEST: Final = 16  # levels of lists and tables in a value
 _LONGEST: Final = 80  # characters of a value in an error line
 
 
@@ -178,34 +173,16 @@ def shown(value: object, longest: int = _LONGEST) -> str:
 
     A whole number of thousands of digits is only described: Python refuses to print it.
 
-    >>> shown("lucir"), shown(10**5000), shown([date(2024, 1, 15)])
-    ("'lucir'", 'a number of about 5000 digits', '[2024-01-15]')
+    >>> shown("lucir"), shown(10**5000)
+    ("'lucir'", 'a number of about 5000 digits')
     """
     if isinstance(value, int) and value.bit_length() > 4 * _LONGEST:
         return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
-        text = " ".join(repr(_with_plain_dates(value)).split())
+        text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # a number like that inside it, or too many levels
         return f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
-
-
-class _Bare(str):
-    """Text that is shown without quotation marks."""
-
-    __slots__ = ()
-    __repr__ = str.__str__
-
-
-def _with_plain_dates(value: object) -> object:
-    """A value with its dates and times as TOML writes them."""
-    if isinstance(value, date | time):
-        return _Bare(value.isoformat())
-    if type(value) is list:
-        return [_with_plain_dates(each) for each in value]
-    if type(value) is dict:
-        return {key: _with_plain_dates(each) for key, each in value.items()}
-    return value
 
 
 def first_line(error: BaseException) -> str:
@@ -220,11 +197,10 @@ def first_line(error: BaseException) -> str:
 def kind_and_line(error: BaseException, longest: int) -> str:
     r"""The kind of an error, and what it says in one line, cut where that is long.
 
-    >>> kind_and_line(ValueError("no such place\nat all"), 7), kind_and_line(KeyError(), 7)
-    ('ValueError: no such', 'KeyError: ')
+    >>> kind_and_line(ValueError("no such place\nat all"), 7)
+    'ValueError: no such'
     """
-    words = (str(error).strip().splitlines() or [""])[0]
-    return f"{type(error).__name__}: {words[:longest]}"
+    return f"{type(error).__name__}: {first_line(error)[:longest]}"
 
 
 def plain_number(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
@@ -246,57 +222,21 @@ def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:
         raise UserError(f"{name}={shown(value)} must be a whole number, at most {most}")
 
 
-def check_number(name: str, value: object, *, below: float = math.inf, positive: bool = False) -> None:
-    """Refuse a setting that is not a number from 0 (or above it, if `positive`) to below `below`, or too extreme."""
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < below
+def check_number(
+    name: str, value: object, *, most: float = LARGEST_NUMBER, below: float = math.inf, positive: bool = False
+) -> None:
+    """Refuse a setting that is not a number from 0 (or above it, if `positive`) to `most`, or to below `below`."""
+    fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most and value < below
     if not fits or (positive and value == 0):
-        limit = f"below {below:g}" if below < math.inf else "finite"
-        least = "above" if positive else "of at least"
-        raise UserError(f"{name}={shown(value)} must be a number {least} 0 and {limit}")
-    assert isinstance(value, int | float)
-    check_size(name, value, positive=positive)
-
-
-def check_size(name: str, value: float, *, positive: bool = False) -> None:
-    """Refuse a number that is too large for training, which works in float32, or that is none.
-
-    One that must be `positive` can be too small as well; others count as 0 then.
-    """
-    if positive and value < SMALLEST_NUMBER:
-        raise UserError(f"{name}={shown(value)} is too small to work with; use at least {SMALLEST_NUMBER:g}")
-    if not abs(value) <= LARGEST_NUMBER:
-        raise UserError(f"{name}={shown(value)} is too large to work with; use at most {LARGEST_NUMBER:g}")
+        least = "above 0" if positive else "of at least 0"
+        limit = f"below {below:g}" if below < math.inf else f"at most {most:g}"
+        raise UserError(f"{name}={shown(value)} must be a number {least} and {limit}")
 
 
 def check_flag(name: str, value: object) -> None:
     """Refuse a setting that is neither true nor false."""
     if not isinstance(value, bool):
         raise UserError(f"{name}={shown(value)} must be true or false")
-
-
-def check_plain(name: str, value: object, level: int = 0) -> None:
-    """Refuse what no setting can be: numbers of more than 64 bits, text that is none, too many levels of nesting.
-
-    What comes after this can print the value, write it and walk through it.
-    """
-    if isinstance(value, Mapping | list | tuple):
-        if level >= _DEEPEST:
-            raise UserError(f"{name} is nested more than {_DEEPEST} levels deep; no key needs that")
-        parts = [*value, *value.values()] if isinstance(value, Mapping) else value
-        for part in parts:
-            check_plain(name, part, level + 1)
-    elif isinstance(value, int) and not -LARGEST_WHOLE <= value <= LARGEST_WHOLE:
-        raise UserError(f"{name}={shown(value)} is too large; no key takes more than {LARGEST_WHOLE}")
-    elif isinstance(value, str) and ("\0" in value or not _is_text(value)):
-        raise UserError(f"{name}={shown(value)} is not text; leave out the characters that cannot be written")
-
-
-def _is_text(word: str) -> bool:
-    try:
-        word.encode()
-    except UnicodeEncodeError:  # bytes of a file name that are not UTF-8
-        return False
-    return True
 
 
 # Errors of the system -------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import lzma
 import os
@@ -75,28 +76,21 @@ class Journal:
             self._file = None
 
 
-def read_journal(path: Path, brief: str | None = None) -> Iterator[dict[str, Any]]:
+def read_journal(path: Path) -> Iterator[dict[str, Any]]:
     """The events of a journal, finished or still growing; a torn last line and the header are left out.
 
-    Of events of the kind `brief` nothing but the kind is told, which is quick where there are thousands of them. One
-    that was compressed to be kept (`.xz`) is unpacked on the way.
+    One that was compressed to be kept (`.xz`) is unpacked on the way.
     """
     if not path.exists():
         return
-    short = {"event": brief}
-    begins = json.dumps(short)[:-1].encode()
     with lzma.open(path) if path.suffix == PACKED else path.open("rb") as file:
-        lines = iter(file)
-        for number in range(1, 2**62):
+        for number in itertools.count(1):
             try:
-                line = next(lines, b"")
+                line = file.readline()
             except (lzma.LZMAError, EOFError) as error:
                 raise Damaged(f"{path} is not a compressed journal, or cut off") from error
             if not line.endswith(b"\n"):
                 return
-            if brief is not None and line.startswith(begins):
-                yield short.copy()
-                continue
             try:
                 event = json.loads(line)
             except (ValueError, RecursionError) as error:

@@ -7,9 +7,9 @@ files and reports read this table. There is no torch here; what the keys make is
 from __future__ import annotations
 
 import math
-import types
+import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -24,7 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from poise.actions import AXES, MOST_EPOCHS
-from poise.errors import LARGEST_NUMBER, LARGEST_WHOLE, MOST, UserError, check_plain, plain_number, shown, suggestion
+from poise.errors import LARGEST_NUMBER, LARGEST_WHOLE, MOST, UserError, plain_number, shown, suggestion
 
 #: The command that lists the keys of a recipe, for help texts and error lines.
 LIST_KEYS: Final = "poise recipes --keys"
@@ -39,7 +39,7 @@ MOST_REPEATED: Final = 100
 
 # Numbers as they are written: neither text nor true or false stand for one.
 Flag = Annotated[bool, Strict()]
-Whole = Annotated[int, Strict()]
+Whole = Annotated[int, Strict(), Field(ge=-LARGEST_WHOLE, le=LARGEST_WHOLE)]
 Count = Annotated[int, Strict(), Field(ge=0, le=MOST)]
 Positive = Annotated[int, Strict(), Field(ge=1, le=MOST)]
 Number = Annotated[float, Strict()]
@@ -51,12 +51,18 @@ Grid = dict[str, list[Number | str]]
 
 #: Sections of the list of keys, in its order.
 SECTIONS: Final = ("data", "stream", "method", "memory", "training", "policy", "run")
-#: The words of TOML for types.
-_KINDS: Final = {int: "whole number", float: "number", bool: "true or false", str: "text", dict: "table"}
-_WANTED: Final = {
-    **{"int_type": "a whole number", "float_type": "a number", "bool_type": "true or false", "string_type": "text"},
-    **{"dict_type": "a table", "model_type": "a table", "model_attributes_type": "a table", "list_type": "a list"},
-    **{"finite_number": "finite", "mapping_type": "a table"},
+#: The words for JSON's types, as TOML has them.
+_KINDS: Final = {
+    **{"integer": "whole number", "number": "number", "boolean": "true or false", "string": "text"},
+    **{"array": "list", "object": "table"},
+}
+#: Our words for those of pydantic, in this order.
+_WORDS: Final = {
+    **{"Input should be": "must be", "String should": "must"},
+    **{"greater than or equal to": "at least", "less than or equal to": "at most"},
+    **{"greater than": "above", "less than": "below", "a valid integer": "a whole number"},
+    **{"a valid number": "a number", "a valid boolean": "true or false", "a valid string": "text"},
+    **{"a valid dictionary": "a table", " or instance of TrialSettings": "", "a valid list": "a list"},
 }
 #: Where to find what is often looked for under another name.
 _ELSEWHERE: Final = {"safe": "policy_options.safe", "every": "policy_options.every"}
@@ -97,11 +103,10 @@ class Keys(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _plain_values(cls, values: Any) -> Any:  # noqa: ANN401
-        """Copies as JSON would have them, one of numpy's numbers as the plain one; no value is nested without end."""
+        """Copies as JSON would have them, one of numpy's numbers as the plain one."""
         if not isinstance(values, Mapping):
             return values  # refused by the type
         for name, value in values.items():
-            check_plain(f"{cls.prefix}{name}", value)
             field = cls.model_fields.get(name)
             if value == "none" and field is not None and field.default is None:
                 raise UserError(f"key '{cls.prefix}{name}' cannot be set to none; leave it out")
@@ -117,10 +122,7 @@ class Keys(BaseModel):
 
     def changed(self) -> dict[str, Any]:
         """The keys that differ from their defaults."""
-        defaults = {
-            name: field.get_default(call_default_factory=True) for name, field in type(self).model_fields.items()
-        }
-        return {name: value for name, value in dict(self).items() if value != defaults[name]}
+        return {name: getattr(self, name) for name in self.model_dump(exclude_defaults=True)}
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - a value of any key
         """These keys with some changes, checked together."""
@@ -472,13 +474,15 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 
 
 def _listed(kind: type[Keys]) -> Iterator[Key]:
+    schemas = kind.model_json_schema()["properties"]
     for name, field in kind.model_fields.items():
         inner = _table(field)
         default = field.get_default(call_default_factory=True)
         # A policy may bring along other values for its trials than the defaults: none of these is the default.
         unsaid = default is None or kind is TrialSettings
         words = "{}" if isinstance(default, dict | Keys) else "none" if unsaid else _toml(default)
-        own = _extra(field)["kind"] or " or ".join(dict.fromkeys(_kinds_of(field.annotation)))
+        types = [each.get("type", "object") for each in schemas[name].get("anyOf", [schemas[name]])]
+        own = _extra(field)["kind"] or " or ".join(dict.fromkeys(_KINDS[each] for each in types if each != "null"))
         yield Key(f"{kind.prefix}{name}", own, words, field.description or "")
         if inner is not None:
             yield from _listed(inner)
@@ -494,23 +498,6 @@ def _table(field: FieldInfo) -> type[Keys] | None:
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Keys)), None)
 
 
-def _kinds_of(annotation: Any) -> Iterator[str]:  # noqa: ANN401 - a type
-    origin, inner = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        yield from _kinds_of(inner[0])
-    elif origin in (Union, types.UnionType):
-        for each in inner:
-            yield from _kinds_of(each)
-    elif origin is Literal:
-        yield "text"
-    elif origin in (list, tuple):
-        yield "list"
-    elif origin is dict or (isinstance(annotation, type) and issubclass(annotation, Keys)):
-        yield "table"
-    elif annotation is not type(None):
-        yield _KINDS[annotation]
-
-
 def _in_sections(kind: type[Keys]) -> Iterator[Key]:
     sections = {name: SECTIONS.index(_extra(field)["tags"][0]) for name, field in kind.model_fields.items()}
     yield from sorted(_listed(kind), key=lambda each: sections[each.name.partition(".")[0]])
@@ -518,25 +505,15 @@ def _in_sections(kind: type[Keys]) -> Iterator[Key]:
 
 #: Every key of a recipe, section by section.
 KEYS: Final = tuple(_in_sections(RecipeKeys))
-_BY_NAME: Final = {each.name: each for each in KEYS}
 
 
-def takes(name: str, *kinds: str) -> bool:
-    """Whether the value of a recipe's key can be of one of these kinds.
+def kinds_of(name: str) -> tuple[str, ...]:
+    """What the value of a recipe's key can be; nothing where there is no such key.
 
-    >>> takes("groups", "list"), takes("memory", "list", "table"), takes("data", "list", "table")
-    (True, True, False)
+    >>> kinds_of("groups"), kinds_of("memory"), kinds_of("data")
+    (('list',), ('whole number', 'text', 'table'), ('text',))
     """
-    return name in _BY_NAME and not {*kinds}.isdisjoint(_BY_NAME[name].kind.split(" or "))
-
-
-def takes_only_text(name: str) -> bool:
-    """Whether the value of a recipe's key can be nothing but text.
-
-    >>> takes_only_text("data"), takes_only_text("order"), takes_only_text("epochs")
-    (True, False, False)
-    """
-    return name in _BY_NAME and _BY_NAME[name].kind == "text"
+    return next((tuple(each.kind.split(" or ")) for each in KEYS if each.name == name), ())
 
 
 def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -553,17 +530,6 @@ def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
 
 
 # What is wrong with a value ------------------------------------------------------------------------------------------
-
-
-def refuse_unknown(values: Mapping[str, Any]) -> None:
-    """Refuse values of a recipe whose key does not exist; names of options and of axes are checked elsewhere."""
-    for name, value in values.items():
-        if name not in RecipeKeys.model_fields:
-            raise UserError(unknown_key(RecipeKeys, name))
-        inner = _table(RecipeKeys.model_fields[name])
-        for each in value if inner is not None and isinstance(value, Mapping) else ():
-            if inner is not None and each not in inner.model_fields:
-                raise UserError(unknown_key(inner, each))
 
 
 def unknown_key(kind: type[Keys], name: str) -> str:
@@ -606,23 +572,9 @@ def explain(error: ValidationError, kind: type[Keys], given: Mapping[str, Any]) 
         inner = f"{path}.{first['loc'][1]}"
         return f"{inner}={shown(value)} must be a number or text"
     if first["type"] == "literal_error":
-        return f"unknown {path} {shown(value)}; {suggestion(value, get_args(_literal(field.annotation)))}"
-    return f"{path}={shown(value)} must be {_requirement(first)}"
-
-
-def _literal(annotation: Any) -> Any:  # noqa: ANN401 - a type
-    if get_origin(annotation) is Literal:
-        return annotation
-    return next(part for part in get_args(annotation) if get_origin(part) is Literal)
-
-
-def _requirement(error: Mapping[str, Any]) -> str:
-    context, name = error.get("ctx", {}), error["type"]
-    limits = {
-        "greater_than_equal": "at least {ge:g}",
-        "greater_than": "above {gt:g}",
-        "less_than_equal": "at most {le:g}",
-    }
-    if limit := {**limits, "less_than": "below {lt:g}", "string_too_short": "a name or a path"}.get(name):
-        return limit.format(**context)
-    return _WANTED.get(name) or str(error["msg"]).replace("Input should be", "").strip()
+        known = re.findall("'(.*?)'", first["ctx"]["expected"])
+        return f"unknown {path} {shown(value)}; {suggestion(value, known)}"
+    words = first["msg"]
+    for theirs, ours in _WORDS.items():
+        words = words.replace(theirs, ours)
+    return f"{path}={shown(value)} {words}"

@@ -27,7 +27,7 @@ from .samples import Flat, refusal
         ({"options": {"lambda_bse": 3.0}}, "did you mean 'lambda_base'?"),
         ({"action": {"feature_dk": 1.0}}, "unknown action axis 'feature_dk'; did you mean 'feature_kd'?"),
         ({"action": {"classifier": "nmc"}}, "did you mean 'ncm'?"),
-        ({"action": {"feature_kd": -1.0}}, "must be at least 0"),
+        ({"action": {"feature_kd": -1.0}}, "must be a number of at least 0"),
         ({"precision": "bf61"}, "did you mean 'bf16'?"),
         ({"device": "gpu"}, "use auto, cpu, cuda or cuda:N"),
         ({"device": "cuda:99"}, "use cpu or auto"),

@@ -109,5 +109,5 @@ def test_a_network_from_random_weights_first_learns_at_the_full_rate(arriving: l
 
 
 def test_a_ratio_below_zero_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"backbone_rate=-1\.0 must be at least 0"):
+    with pytest.raises(UserError, match=r"backbone_rate=-1\.0 must be a number of at least 0"):
         _ = Learner("slca", action={"backbone_rate": -1}, **SETTINGS).settings

@@ -30,9 +30,9 @@ from poise.cli.words import (
     say,
     show,
 )
-from poise.errors import PoiseError, UserError, check_plain
+from poise.errors import PoiseError, UserError
 from poise.recipes import DEFAULT_RECIPE, parse_toml, recipe_names, recipe_text
-from poise.settings import KEYS, flat_keys, refuse_unknown
+from poise.settings import KEYS, RecipeKeys, flat_keys
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import counted, toml_value
 
@@ -375,9 +375,7 @@ def _keys_table(name: str | None) -> str:
     """Every key of a recipe; with a recipe's name, also what that one says."""
     rows = [("key", "type", "default", *([f"in {name}"] if name is not None else []), "meaning")]
     values = {} if name is None else parse_toml(recipe_text(name), name)
-    for word, value in values.items():
-        check_plain(word, value)
-    refuse_unknown(values)
+    RecipeKeys(**values)  # which refuses what no recipe can say
     flat = {**values, **dict(flat_keys(values))}
     for key in KEYS:
         said = flat.get(key.name)

@@ -329,7 +329,7 @@ def read_images(read: Callable[[Images, Sequence[str] | None], T], lesson: Lesso
     try:
         return read(given.images, given.labels)
     except BadImages as error:
-        faults, others = error.faults, error.others
+        faults = error.faults
     assert isinstance(given.images, list)  # only files can be bad
     assert given.labels is not None
     unread = {path: fault for path, fault in faults.items() if isinstance(fault, UnreadFile)}
@@ -341,7 +341,7 @@ def read_images(read: Callable[[Images, Sequence[str] | None], T], lesson: Lesso
     empty = sorted(set(given.labels) - {label for _, label in good})
     if empty:
         raise UserError(f"class '{empty[0]}' has no image that can be read; replace its images, or remove its folder")
-    return read([path for path, _ in good] if others is None else others, [label for _, label in good])
+    return read([path for path, _ in good], [label for _, label in good])
 
 
 def _refuse_bad(faults: Mapping[str, UserError], total: int, say: Say, *, skippable: bool) -> NoReturn:

@@ -149,7 +149,7 @@ class Plan:
         }
 
     def default_folder(self, policy: str | None = None) -> Path:
-        """`runs/RECIPE-SETTING-N-POLICY-sSEED`, with the method that runs; another word than the policy's, where something else is run."""
+        """`runs/RECIPE-SETTING-N-POLICY-sSEED`, with the method that runs; `policy`, where something else is run."""
         recipe = self.recipe
         phases = len(self.stream) if recipe.setting == "groups" else recipe.phases
         name = Path(self.name).stem if self.name.endswith(".toml") else self.name

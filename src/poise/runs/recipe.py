@@ -11,10 +11,10 @@ from typing import Any, Final, Self
 from pydantic import model_validator
 
 from poise.data import ImageSet
-from poise.errors import UserError, check_plain, shown, suggestion
+from poise.errors import UserError, shown, suggestion
 from poise.learner import KEYS, Runtime, Settings, suit
 from poise.recipes import read_recipe
-from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, refuse_unknown, takes, takes_only_text
+from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, kinds_of
 from poise.tuning import tuner_names
 
 _MOST_PARTS: Final = 4  # parts of a key with dots between
@@ -92,8 +92,6 @@ def make_recipe(values: Mapping[str, Any], overrides: Sequence[str] = ()) -> Rec
 
 def recipe_with(values: Mapping[str, Any], changes: Sequence[tuple[list[str], Any]]) -> Recipe:
     """A recipe with some keys changed, each given by its path in the tables; what belonged to others goes."""
-    for name, value in values.items():
-        check_plain(name, value)
     merged = dict(values)
     for path, value in changes:
         set_key(merged, path, value)
@@ -106,7 +104,6 @@ def recipe_with(values: Mapping[str, Any], changes: Sequence[tuple[list[str], An
         merged.setdefault("setting", "groups")
     if "policy" in keys and "policy_options" not in keys and merged["policy"] != values.get("policy"):
         merged.pop("policy_options", None)  # they belong to another policy
-    refuse_unknown(merged)
     return Recipe(**merged)
 
 
@@ -130,20 +127,20 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     path = key.strip().split(".")
     if len(path) > _MOST_PARTS:
         raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_MOST_PARTS} parts")
+    kinds = kinds_of(".".join(path))
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:
         parsed = value.strip()
-        if parsed[0] in "[{" and takes(".".join(path), "list", "table"):
+        if parsed[0] in "[{" and {"list", "table"} & {*kinds}:
             raise UserError(
                 f"the value of '{'.'.join(path)}' is not TOML: {shown(parsed)}; close every bracket and put each word "
                 """in quotation marks, e.g. tune='["kd","lr"]' in a shell"""
             ) from error
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
         raise UserError(f"the value of '{'.'.join(path)}' is too long or nested too deep: {shown(value)}") from error
-    if takes_only_text(".".join(path)) and not isinstance(parsed, str | list | dict):
+    if kinds == ("text",) and not isinstance(parsed, str | list | dict):
         parsed = value.strip()  # a folder that is called 2024, or by a date
-    check_plain(".".join(path), parsed)
     return path, parsed
 
 

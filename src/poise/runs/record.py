@@ -505,9 +505,9 @@ class JournalEvents:
 
     @classmethod
     def read(cls, path: Path) -> JournalEvents:
-        """Those of the journal of a run, finished or not; of an epoch nothing but that it was."""
+        """Those of the journal of a run, finished or not."""
         found = cls()
-        for event in read_journal(path, brief="epoch"):
+        for event in read_journal(path):
             found.add(event)
         return found
 
