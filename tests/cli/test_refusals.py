@@ -125,7 +125,7 @@ MISTAKES = [
     ([*RUN, "policy=grid", SPACE], "8998912 actions"),
     ([*RUN, "policy=race", "policy_options.rungs=1000000"], "10000"),
     ([*RUN, "policy=race", "policy_options.handicap=nan"], "handicap"),
-    ([*RUN, "policy=fixed", "policy_options.rungs=2"], "no option 'rungs'"),
+    ([*RUN, "policy=fixed", "policy_options.rungs=2"], "leave rungs out"),
     ([*RUN, "policy=offline-rl", "groups=[3,2]"], "at least 4 classes"),
     (["audit", "digits/lucir"], "so nothing can leak"),
     # Two values for one key
