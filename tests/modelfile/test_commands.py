@@ -929,3 +929,21 @@ def test_a_saved_threshold_rejects_and_the_network_runs_once(
     assert 0 < sum(wanted) < len(wanted)
     assert [row["ranked"] for row in rows] == [row["ranked"] for row in plain]
     assert "keeps no images" in poise("predict", "thresholded", folder, "--reject", "0.1").err
+
+
+def test_a_file_is_tested_as_it_learns_asked_by_either_classifier_exported_and_rid_of_classes(poise: Command) -> None:
+    first = pictures(Path("first"), "cat dog eel")
+    refused = poise("learn", "model", first, *SMALL, "--test", "nowhere")
+    assert (refused.code, there()) == (2, ["first"])
+    done = poise("learn", "model", first, *SMALL, "--classifier", "ncm", "--test", first)
+    table = done.out.removeprefix("model: 3 classes\n")
+    assert (done.code, Learner.load("model").classifier_) == (0, "ncm")
+    assert table == poise("score", "model", first).out == poise("score", "model", first, "--classifier", "ncm").out
+    shown = {name: poise("predict", "model", first, "--classifier", name).out for name in ("fc", "ncm")}
+    assert shown["fc"] != shown["ncm"] == poise("predict", "model", first).out
+    for words in (("predict", "model", first, "--classifier", "nmc"), ("export", "model", "model.txt")):
+        assert poise(*words).code == 2
+    assert poise("export", "model", "model.pt2").out == "model.pt2\n"
+    assert poise("remove", "model", "dog").out == "model: 2 classes\n"
+    assert Learner.load("model").classes_.tolist() == ["cat", "eel"]
+    assert poise("remove", "model", "dog").code == 2

@@ -29,7 +29,7 @@ _LONGEST_LINE: Final = 2000  # characters of an error line; a user's words may b
 _WITH_RANKS: Final = ("run", "resume")  # the commands that run under torchrun
 
 _GROUPS: Final = {
-    "Start here": (models.learn, models.predict, models.score, models.info),
+    "Start here": (models.learn, models.predict, models.score, models.info, models.export, models.remove),
     "Compare methods": (runs.run, runs.resume, runs.sweep, runs.report, runs.recipes),
     "Look closer": (runs.cam, runs.crossval, runs.audit),
     "Data sets": (),

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, cast
 
 import typer
 
-from poise.cli.words import Checkpoints, path_argument, say, show
+from poise.cli.words import Checkpoints, path_argument, path_option, say, show
 from poise.errors import MOST, UserError
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import json_line, one_line
 
 if TYPE_CHECKING:
-    from poise.modelfile import Prediction
+    from poise.modelfile import FolderScore, Prediction
 
 Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.", readable=False)]
 Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
@@ -30,6 +30,10 @@ def _new_option(meaning: str, default: str, least: int | None = None) -> Any:  #
     return typer.Option(help=f"For a new learner: {meaning}", min=least, show_default=default)
 
 
+Classifier = Annotated[
+    str | None,
+    typer.Option("--classifier", help="fc (the head) or ncm (the nearest class mean).", show_default="the learner's"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 
 
@@ -42,6 +46,7 @@ def learn(
     memory: Annotated[str | None, _new_option("images kept per class, 0, or all.", "20, or the method's own")] = None,
     policy: Annotated[str | None, _new_option("online, fixed, …", "online")] = None,
     net: Annotated[str | None, _new_option("small, resnet32, resnet18, PACKAGE:NAME.", CHOSEN)] = None,
+    classifier: Annotated[str | None, _new_option("what predicts: fc or ncm.", CHOSEN)] = None,
     image_size: Annotated[
         int | None, _new_option("the size in pixels that images from files or a pack are scaled to.", CHOSEN)
     ] = None,
@@ -49,6 +54,9 @@ def learn(
     device: Device = "auto",
     update: Annotated[bool, typer.Option("--update", help="Also train on new images of known classes.")] = False,
     skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out files that cannot be decoded.")] = False,
+    test: Annotated[
+        Path | None, path_option("--test", "Class folders or a pack: print how many of these images are recognised.")
+    ] = None,
     restart: Annotated[bool, typer.Option("--restart", help="Discard a phase that was interrupted.")] = False,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
@@ -56,7 +64,7 @@ def learn(
 
     If it is interrupted, the learner is unchanged, and the same command resumes.
     """
-    from poise.modelfile import Lesson, ModelFile
+    from poise.modelfile import Lesson, ModelFile, class_names, score_folder
     from poise.runs import ignore_signals
 
     given = {
@@ -66,13 +74,18 @@ def learn(
         "memory": _memory(memory),
         "policy": policy,
         "net": net,
+        "classifier": classifier,
         "image_size": image_size,
         "seed": seed,
     }
     settings = {name: value for name, value in given.items() if value is not None}
     lesson = Lesson(folder, settings, update, device, restart, checkpoint_every, skip_bad)
+    if test is not None:
+        class_names(test)  # which refuses what is no such folder, before anything is learned
     learner = ModelFile(model).teach(lesson, say, ignore_signals)
     show(f"{model}: {len(learner.classes_)} classes")
+    if test is not None:
+        _show_score(score_folder(learner, test), test)
 
 
 def _memory(word: str | None) -> int | str | None:
@@ -106,6 +119,7 @@ def predict(
     null: Annotated[
         bool, typer.Option("-0", "--null", help="With -: each path ends with a NUL, as from 'find -print0'.")
     ] = False,
+    classifier: Classifier = None,
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
@@ -115,7 +129,7 @@ def predict(
     named, streamed = [path for path in paths if path != STREAM], STREAM in paths
     if null and not streamed:
         raise UserError("-0 is for paths on standard input; add - in the place of a path, or leave -0 out")
-    learner = ModelFile(model).load(device)
+    learner = ModelFile(model).load(device, classifier)
     if reject is not None:
         set_reject(learner, reject)
     chosen = partial(predict_paths, learner, top=top, reject=reject is not None)
@@ -174,21 +188,49 @@ def info(model: Trained, as_json: Json = False) -> None:
 def score(
     model: Trained,
     folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack: its test part.")],
+    classifier: Classifier = None,
     as_json: Json = False,
     device: Device = "auto",
 ) -> None:
     """Print how many images of each class are recognised. Use images that it was not trained on."""
     from poise.modelfile import ModelFile, score_folder
+
+    found = score_folder(ModelFile(model).load(device, classifier), folder)
+    if as_json:
+        show(json_line(found.as_json()))
+    _show_score(found, folder, table=not as_json)
+
+
+def _show_score(found: FolderScore, folder: Path, *, table: bool = True) -> None:
     from poise.report import align_columns
 
-    found = score_folder(ModelFile(model).load(device), folder)
     say(*(f"not read: {prediction.unread}" for prediction in found.unread))
     if found.part == "train":
         say(f"{folder} has no test part: these are the images that are trained on")
-    if as_json:
-        show(json_line(found.as_json()))
+    if not table:
         return
     rows = [[name, str(count), str(right), f"{share:.2f}"] for name, count, right, share in found.rows()]
     show(align_columns(["class", "images", "recognised", "%"], rows))
     for name, count in found.unknown.items():
         show(f"class '{one_line(name)}' is unknown to this learner; its {count} images are not counted")
+
+
+def export(
+    model: Trained,
+    out: Annotated[Path, path_argument("FILE.onnx (ONNX, an extra) or FILE.pt2 (torch.export).", readable=False)],
+) -> None:
+    """Write what predicts to a file for other programs: normalisation inside, class names beside, no kept image."""
+    from poise.modelfile import ModelFile
+
+    ModelFile(model).load("cpu").export(out)
+    show(str(out))
+
+
+def remove(
+    model: Trained, classes: Annotated[list[str], typer.Argument(help="The classes that it is to forget.")]
+) -> None:
+    """Take classes out of a learner: they are not predicted any more, and their kept images are deleted."""
+    from poise.modelfile import ModelFile
+
+    learner = ModelFile(model).remove(classes)
+    show(f"{model}: {len(learner.classes_)} classes")

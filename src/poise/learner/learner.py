@@ -391,6 +391,7 @@ class Learner:
         labels: Labels | None = None,
         *,
         sample_weight: Sequence[float] | NDArray[Any] | None = None,
+        classifier: str | None = None,
     ) -> float:
         """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
 
@@ -401,10 +402,25 @@ class Learner:
         known = self.knowledge
         store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
         weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
-        predicted = np.asarray(known.classes)[self._classify(store, None)[0].argmax(axis=1)]
+        predicted = np.asarray(known.classes)[self._classify(store, classifier)[0].argmax(axis=1)]
         share = share_right(wanted, predicted.tolist(), weights)
         warn_of_unknown(wanted, known.classes)
         return share
+
+    @public
+    def features(self, images: Images) -> NDArray[np.float32]:
+        """What the network makes of each image, before any classifier: [images, width]."""
+        known = self.knowledge
+        if known.predictor is None:
+            raise not_learned()
+        store, _ = open_for_learner(images, self.settings, known)
+        return self.evaluator.extract(known.predictor, store).features.cpu().numpy()
+
+    def predicting_by(self, classifier: str | None) -> Self:
+        """Let this classifier count, `fc` or `ncm`, until a further phase decides anew; None: the one that does."""
+        if classifier is not None:
+            self._parts.knowledge = replace(self.knowledge, classifier=_check_classifier(classifier))
+        return self
 
     @public
     def predictions(self, images: Images) -> dict[str, NDArray[Any]]:
@@ -443,9 +459,7 @@ class Learner:
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """A probability for each image and class, and whether an image is rejected, by the classifier of that name."""
         known = self.knowledge
-        chosen = classifier or known.classifier
-        if chosen not in CLASSIFIERS:
-            raise UserError(f"unknown classifier '{chosen}'; use fc or ncm")
+        chosen = _check_classifier(classifier or known.classifier)
         if reject and known.predictor is not None and chosen not in known.reject:
             raise UserError("no reject threshold is set for this model; call calibrate_reject first")
         scores = self._scores(images)[chosen]
@@ -895,6 +909,12 @@ def _is_same(one: object, other: object) -> bool:
     if isinstance(one, nn.Module | np.ndarray | Tensor) or isinstance(other, nn.Module | np.ndarray | Tensor):
         return False
     return type(one) is type(other) and bool(one == other)
+
+
+def _check_classifier(word: str) -> str:
+    if word not in CLASSIFIERS:
+        raise UserError(f"unknown classifier {shown(word)}; use fc or ncm")
+    return word
 
 
 def _check_callbacks(callbacks: Any) -> tuple[Callback, ...]:  # noqa: ANN401 - checked here

@@ -9,6 +9,7 @@ from poise.modelfile.info import LearnerSummary
 from poise.modelfile.prediction import (
     FolderScore,
     Prediction,
+    class_names,
     predict_files,
     predict_paths,
     read_paths,
@@ -22,6 +23,7 @@ __all__ = [
     "Lesson",
     "ModelFile",
     "Prediction",
+    "class_names",
     "predict_files",
     "predict_paths",
     "read_paths",

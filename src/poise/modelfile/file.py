@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -68,6 +68,13 @@ class Lesson:
     checkpoint_seconds: float = store.CHECKPOINT_SECONDS
     skip_bad: bool = False
 
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What a new learner is made with."""
+        classifier = self.settings.get("classifier")
+        rest = {name: value for name, value in self.settings.items() if name != "classifier"}
+        return rest if classifier is None else {**rest, "action": {"classifier": classifier}}
+
     def describe(self) -> dict[str, Any]:
         """What must be the same when the phase is continued."""
         return {"settings": dict(self.settings), "update": self.update}
@@ -112,10 +119,26 @@ class ModelFile:
         self._file = self.path.resolve() if os.path.islink(self.path) else self.path  # noqa: PTH114 - pathlib's may raise
         self.pending = self._file.with_name(f"{self._file.name}.pending")
 
-    def load(self, device: str = "auto") -> Learner:
-        """The learner in the file, to predict with."""
+    def load(self, device: str = "auto", classifier: str | None = None) -> Learner:
+        """The learner in the file, to predict with, perhaps by another classifier than its own."""
         self._refuse_unborn()
-        return Learner.load(self._file, device=device)
+        return Learner.load(self._file, device=device).predicting_by(classifier)
+
+    def remove(self, classes: Sequence[str]) -> Learner:
+        """Take these classes out of the learner in the file."""
+        self._refuse_unborn()
+        with self._locked():
+            learner = self._read("cpu")
+            if self.pending.exists():
+                raise UserError(f"a phase of {self.path} was interrupted; finish it first, or discard it: --restart")
+            labels = {str(label): label for label in learner.knowledge.classes}
+            learner.remove([labels.get(name, name) for name in classes])
+            save_state(learner.state(), self._file, memory=True)
+        return learner
+
+    def _locked(self) -> AbstractContextManager[None]:
+        busy = f"is learning into {self.path}; wait for it or choose another MODEL"
+        return store.locked(self._file.with_name(f".{self._file.name}.lock"), busy, passing=True)
 
     def summarise(self) -> LearnerSummary:
         """What the file holds, in short; weights and images are not read."""
@@ -137,12 +160,10 @@ class ModelFile:
         images, changes nothing. `done` is called before the file is written.
         """
         with typed_as_options(lesson.settings):
-            Settings.resolve(automatic=True, **lesson.settings)  # a mistake in them is told before a folder is read
+            Settings.resolve(automatic=True, **lesson.parameters)  # a mistake in them is told before a folder is read
         store.refuse_run_folder(self._file)
         store.refuse_bad_place(self._file)
-        busy = f"is learning into {self.path}; wait for it or choose another MODEL"
-        lock = self._file.with_name(f".{self._file.name}.lock")
-        with store.locked(lock, busy, passing=True), _explain_memory():
+        with self._locked(), _explain_memory():
             images, began, saved = open_images(lesson.folder), self._digest(), self._read_pending(lesson)
             if (learner := self._find_finished(lesson, images, saved, began, say)) is not None:
                 return learner
@@ -193,7 +214,7 @@ class ModelFile:
             return Learner.from_state(saved[0].continuing(LearnerState.read(self._file)), device=lesson.device)
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
-        return Learner(**lesson.settings, device=lesson.device)  # type: ignore[arg-type]
+        return Learner(**lesson.parameters, device=lesson.device)
 
     def _read(self, device: str) -> Learner:
         state = LearnerState.read(self._file)

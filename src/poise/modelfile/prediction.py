@@ -324,6 +324,14 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
     return FolderScore(dict(images), hits, unknown, tuple(unread), pack.exam_part if pack is not None else None)
 
 
+def class_names(folder: Path) -> list[str]:
+    """The class of each image in class folders, or of the part of a pack that is predicted."""
+    if not _names_pack(folder):
+        return labelled_files(folder)[1]
+    pack = Pack.open(folder)
+    return pack.names(pack.exam_part)
+
+
 def _count_unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
     """How many images there are of each class that the learner does not know; refused where it knows none of them."""
     labels, found = {str(label) for label in learner.classes_}, Counter(names)
