@@ -34,7 +34,8 @@ def read(app: Any, name: str, text: list[str]) -> None:  # noqa: ANN401 - as Sph
             pages = [page for page in dict.fromkeys(re.findall(r"\]\((\w[\w-]*)\.md", rows)) if page not in seen]
             seen.update(pages)
             if pages:
-                text[0] += "\n".join(["", "```{toctree}", ":hidden:", f":caption: {title}", "", *pages, "```", ""])
+                caption = [f":caption: {title}"] if title else []
+                text[0] += "\n".join(["", "```{toctree}", ":hidden:", *caption, "", *pages, "```", ""])
 
 
 def setup(app: Any) -> None:  # noqa: ANN401
