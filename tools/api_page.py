@@ -52,7 +52,7 @@ def make_page() -> str:
     """The whole page."""
     sections = [HEAD]
     for name, about in PACKAGES.items():
-        package = importlib.import_module(name)
+        package = open_package(name)
         rows = [_row(_call(getattr(package, each), each), describe(package, each)) for each in package.__all__]
         sections.append(_section(f"## `{name}`", about, rows))
         if name == "poise":
@@ -62,9 +62,18 @@ def make_page() -> str:
     return "\n".join(sections)
 
 
+def open_package(name: str) -> ModuleType:
+    """A package; where it loads its names as they are asked for, the module that has them."""
+    package = importlib.import_module(name)
+    if hasattr(package, "__all__"):
+        return package
+    imports = (node for node in ast.walk(ast.parse(inspect.getsource(package))) if isinstance(node, ast.ImportFrom))
+    return importlib.import_module(next(node.module for node in imports if node.module and node.names[0].name == "*"))
+
+
 def describe(package: ModuleType, name: str) -> str:
     """The first line of the docstring of a public name; of a constant, the comment `#:` above it."""
-    value = getattr(package, name)
+    value = inspect.unwrap(getattr(package, name))  # of a cached function, the function
     if name in PLAIN:
         return PLAIN[name]
     if inspect.isclass(value) or inspect.isfunction(value):
