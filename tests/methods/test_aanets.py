@@ -130,16 +130,3 @@ def test_the_learned_scale_starts_again_where_the_branches_are_made_and_only_the
             method.grow(model, GrowthInputs(growth, torch.Generator(), lambda seen=features: seen))  # type: ignore[misc]
             found.append(model.head.scale.item())
         assert found == pytest.approx(scales)
-
-
-@bases
-def test_it_is_its_base_apart_from_the_branches(base: str) -> None:
-    method, other = AANets(base=base), BASES[base]()
-    assert (method.variant, method.head, method.brightness) == (other.variant, other.head, other.brightness)
-    assert (method.default_action, method.choices, method.balancing) == (
-        other.default_action,
-        other.choices,
-        other.balancing,
-    )
-    assert method.stages(GROWTH) == other.stages(GROWTH)
-    assert AANets(base=base, alpha="learned").stages(Growth(0, 4)) == other.stages(Growth(0, 4))

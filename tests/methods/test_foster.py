@@ -105,11 +105,3 @@ class TestPhases:
         predictor, start = models(learner)
         assert predictor is start
         assert isinstance(start.backbone, ResNet)
-
-
-def test_policies_tune_what_it_has() -> None:
-    space = Learner("foster", policy="online", device="cpu").action_space
-    assert {"auxiliary", "beta1", "logit_kd", "lr"} <= set(space.axes)
-    assert len(space.actions) == 11
-    switched = Learner("foster", policy="online", tune=["kd"], device="cpu").action_space
-    assert {(action.weight("auxiliary"), action.beta1) for action in switched.actions} == {(1.0, 0.96)}

@@ -81,11 +81,6 @@ class TestGrowth:
             assert gaps.min(dim=0).values.max() < 1e-4
             assert gaps.min(dim=1).values.max() < 1e-4
 
-    def test_one_image_is_enough(self) -> None:
-        model = self.grown(torch.eye(2, 4), torch.tensor([0, 1]))
-        directions = normalize(model.head.new.detach(), dim=2)
-        assert torch.allclose(directions, torch.eye(2, 4)[:, None].expand(2, 10, 4))
-
 
 def test_fine_tuning_takes_20_of_160_epochs_at_a_constant_rate() -> None:
     tuning = PODNet.balancing

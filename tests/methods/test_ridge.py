@@ -16,18 +16,6 @@ def head_for(classes: int, breadth: int = 40) -> RidgeHead:
     return head
 
 
-def add(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
-    head.add(features, labels)
-
-
-def regress(head: RidgeHead, ridge: float | None = None) -> None:
-    head.solve(head.best_ridge() if ridge is None else ridge)
-
-
-def compare_ridges(head: RidgeHead, features: Tensor, labels: Tensor) -> None:
-    head.held_out += head.held_out_errors(features, labels)
-
-
 @pytest.fixture
 def points() -> tuple[Tensor, Tensor]:
     """Three classes of 20 features each, around centres of their own."""
@@ -39,8 +27,8 @@ def points() -> tuple[Tensor, Tensor]:
 def test_the_scores_are_those_of_ridge_regression(points: tuple[Tensor, Tensor]) -> None:
     features, labels = points
     head = head_for(3)
-    add(head, features, labels)
-    regress(head, 0.5)
+    head.add(features, labels)
+    head.solve(0.5)
     lifted = np.maximum(features.double().numpy() @ head.projection.double().numpy(), 0)
     targets = np.eye(3)[labels.numpy()]
     weights = np.linalg.solve(lifted.T @ lifted + 0.5 * np.eye(40), lifted.T @ targets)
@@ -52,14 +40,14 @@ def test_the_scores_are_those_of_ridge_regression(points: tuple[Tensor, Tensor])
 def test_images_added_one_after_the_other_give_what_all_at_once_give(points: tuple[Tensor, Tensor]) -> None:
     features, labels = points
     once, apart = head_for(3), head_for(2)
-    add(once, features, labels)
+    once.add(features, labels)
     first = labels < 2
-    add(apart, features[first], labels[first])
+    apart.add(features[first], labels[first])
     apart.grow(1, torch_generator(0, "head"))
     for part in torch.split((~first).nonzero(), 7):
-        add(apart, features[part[:, 0]], labels[part[:, 0]])
+        apart.add(features[part[:, 0]], labels[part[:, 0]])
     for head in (once, apart):
-        regress(head, 0.1)
+        head.solve(0.1)
     assert torch.allclose(once.rows(), apart.rows(), atol=1e-5)
 
 
@@ -69,23 +57,23 @@ def test_the_ridge_is_the_one_with_the_smallest_held_out_error(points: tuple[Ten
     noise = torch.randint(0, 3, (60,), generator=torch.Generator().manual_seed(1))
     for breadth in (20, 100):  # fewer and more random features than images: both forms of the solution
         head = head_for(3, breadth)
-        compare_ridges(head, features, noise)
+        head.held_out += head.held_out_errors(features, noise)
         clear = head_for(3, breadth)
-        compare_ridges(clear, features, labels)
+        clear.held_out += clear.held_out_errors(features, labels)
         assert clear.best_ridge() < head.best_ridge()
 
 
 def test_a_singular_sum_is_solved_with_a_larger_ridge() -> None:
     head = head_for(2)
-    add(head, 1e4 * torch.ones(4, 6), torch.tensor([0, 1, 0, 1]))
-    regress(head, 1e-8)
+    head.add(1e4 * torch.ones(4, 6), torch.tensor([0, 1, 0, 1]))
+    head.solve(1e-8)
     assert head.rows().isfinite().all()
 
 
 def test_the_projection_is_not_stored_and_drawn_again(points: tuple[Tensor, Tensor]) -> None:
     head = head_for(3)
-    add(head, *points)
-    regress(head, 1.0)
+    head.add(*points)
+    head.solve(1.0)
     state = head.state_dict()
     assert "projection" not in state
     assert state["gram"].numel() == 40 * 41 // 2
@@ -98,25 +86,25 @@ def test_the_projection_is_not_stored_and_drawn_again(points: tuple[Tensor, Tens
 
 def test_classes_that_are_kept_keep_their_scores(points: tuple[Tensor, Tensor]) -> None:
     head = head_for(3)
-    add(head, *points)
-    regress(head, 1.0)
+    head.add(*points)
+    head.solve(1.0)
     before = head.scores(points[0]).detach()
     head.keep(torch.tensor([0, 2]))
     assert torch.equal(head.scores(points[0]).detach(), before[:, [0, 2]])
-    regress(head, 1.0)  # the next phase solves for the rows again
+    head.solve(1.0)  # the next phase solves for the rows again
     assert torch.allclose(head.scores(points[0]).detach(), before[:, [0, 2]], atol=1e-5)
 
 
 def test_copies_share_the_sums_and_what_is_added_to_one_is_not_in_the_other(points: tuple[Tensor, Tensor]) -> None:
     model = Model(nn.Identity(), head_for(3))
     assert isinstance(model.head, RidgeHead)
-    add(model.head, *points)
+    model.head.add(*points)
     first, second = (model.copy().head for _ in range(2))
     assert isinstance(first, RidgeHead)
     assert isinstance(second, RidgeHead)
     assert first.gram.data_ptr() == second.gram.data_ptr()
     before, kept = model.head.gram.clone(), model.head.sums.clone()
-    add(first, *points)
+    first.add(*points)
     assert torch.allclose(first.gram, 2 * before)
     second.load_state_dict(first.state_dict())
     assert torch.equal(second.gram, first.gram)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise.errors import UserError
-from poise.methods import Stage, make_method
+from poise.methods import DER, Growth, Stage, make_method
 
 
 def rates(epochs: int, start: float = 0.1) -> list[float]:
@@ -34,6 +34,14 @@ def test_a_cosine_falls_from_the_full_rate_almost_to_zero(epochs: int, start: fl
     assert all_rates[0] == start
     assert all_rates == sorted(all_rates, reverse=True)
     assert all_rates[-1] > 0
+
+
+def test_ders_plain_first_phase_has_200_epochs_and_three_milestones() -> None:
+    (first,) = DER(first="plain").stages(Growth(0, 50))
+    assert first.epochs(170) == 200
+    assert [e for e in range(1, 200) if first.rate(e, 200, 0.1) != first.rate(e - 1, 200, 0.1)] == [60, 120, 160]
+    assert first.prepare is None
+    assert DER(first="plain").stages(Growth(50, 10)) == DER().stages(Growth(50, 10))
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,10 @@ class TestWords:
         np.testing.assert_array_equal(loaded.predict_proba(images), learner.predict_proba(images))
 
     def test_stopped_anywhere_it_goes_on_to_the_same_bytes(self, file: Path) -> None:
-        check_resuming(lambda: Learner("lucir", net=f"{file}:own", **SETTINGS), *some_images())
+        images, labels = some_images()
+        check_resuming(
+            lambda: Learner("lucir", net=f"{file}:own", **SETTINGS).partial_fit(images, labels), images, labels + 2
+        )
 
     def test_a_run_takes_a_word_and_records_what_the_network_was_trained_on(self, file: Path, tmp_path: Path) -> None:
         words = [f"net={file}:own", "groups=[2,1,1]", "epochs=1", "batch=64"]

@@ -75,14 +75,6 @@ def test_every_level_sees_what_was_fused_before() -> None:
     torch.testing.assert_close(double(images()).vector, x.mean(dim=(2, 3)))
 
 
-@pytest.mark.parametrize(("share", "alone"), [(1.0, "stable"), (0.0, "plastic")])
-def test_at_the_ends_one_branch_is_alone(share: float, alone: str) -> None:
-    double = Branches(build_backbone("small", "lucir", 3, seed=0), share).eval()
-    as_if_trained(double.stable, seed=1)
-    as_if_trained(double.plastic, seed=2)
-    torch.testing.assert_close(double(images()).vector, getattr(double, alone)(images()).vector)
-
-
 def test_parameters_of_the_papers_network() -> None:
     single = build_backbone("resnet32", "lucir", 3, seed=0)
     double = Branches(single)

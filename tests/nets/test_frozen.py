@@ -16,7 +16,7 @@ from poise import Learner
 from poise.data import ImageSet
 from poise.methods import METHODS, Growth, ICaRL
 from poise.nets import Model, build_head, torch_generator
-from poise.training import Backend, Event, Lane, LocalPhase, StageDone, TrialDone, make_backend
+from poise.training import Backend, Event, Lane, LocalPhase, TrialDone, make_backend
 
 MakeImages = Callable[..., ImageSet]
 StopAndResume = Callable[..., tuple[list[Event], Learner]]
@@ -136,48 +136,9 @@ class TestPhases:
         assert all(torch.equal(backbone(loaded)[name], before[name]) for name in FROZEN)
         assert same(backbone(loaded), backbone(learner))
 
-    def test_what_a_trial_or_a_checkpoint_keeps_has_no_frozen_values(self, arriving: list[ImageSet]) -> None:
-        learner = learner_of(CASES["lucir"], make_net()).partial_fit(arriving[0].pixels, arriving[0].labels)
-        for event in learner.fitting(arriving[1].pixels, arriving[1].labels):
-            if isinstance(event, StageDone):
-                pending = learner.state().pending
-        assert pending is not None
-        names = {name.removeprefix("student.model.backbone.") for name in pending.tensors}
-        assert not names & set(FROZEN)
-        assert set(TRAINED) <= names
-
-    def test_hypergradients_leave_a_shared_part_as_it_is(self, arriving: list[ImageSet]) -> None:
-        learner = Learner("lucir", net=make_net(), **{**SETTINGS, "policy": "bilevel", "policy_options": {"rounds": 1}})
-        for images in arriving[:2]:
-            learner.partial_fit(images.pixels, images.labels)
-        assert learner.model is not None
-        assert not [name for name, module in learner.model.named_modules() if "forward" in vars(module)]
-
 
 def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(value, other[name]) for name, value in one.items())
-
-
-class TestParts:
-    @pytest.mark.parametrize("part", ["all", "head", "rows", "fusion"])
-    def test_no_stage_trains_what_is_frozen(self, part: Any) -> None:
-        model = model_of(make_net())
-        model.train_only(part)
-        model.train_only("all")
-        trained = {name for name, value in model.backbone.named_parameters() if value.requires_grad}
-        assert trained == {name for name, _ in make_net().named_parameters()} - set(FROZEN)
-        model.train_only(part)
-        trained = {name for name, value in model.backbone.named_parameters() if value.requires_grad}
-        assert not trained & set(FROZEN)
-        assert (trained == set()) is (part != "all")
-
-    def test_a_frozen_part_in_eval_mode_stays_in_it(self) -> None:
-        model = model_of(make_net())
-        for mode in (True, False, True):
-            model.train(mode)
-            assert model.training is mode
-            assert model.backbone.get_submodule("body").training is mode
-            assert not model.backbone.get_submodule("stem.1").training
 
 
 def test_copies_teachers_trials_and_the_next_phase_share_the_frozen_part_and_nothing_else(

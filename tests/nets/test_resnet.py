@@ -84,19 +84,6 @@ def test_where_relu_follows_an_addition(name: str, variant: str) -> None:
     assert [bool(output.min() < 0) for output in outputs] == WITHOUT_RELU[name, variant]
 
 
-def test_shortcuts_of_foster_have_no_parameters() -> None:
-    net = build_backbone("resnet32", "foster", 3, 0)
-    assert not any(module.kernel_size == (1, 1) for module in net.modules() if isinstance(module, nn.Conv2d))
-
-
-@pytest.mark.parametrize(("variant", "negative"), [("lucir", True), ("ordinary", False)])
-def test_features_can_be_negative_in_lucir_only(variant: str, negative: bool) -> None:
-    net = build_backbone("resnet32", variant, 3, 0)
-    nn.init.constant_(second_norms(net)[-1].bias, -10.0)
-    with torch.no_grad():
-        assert bool((net(some_images(4, 32)).vector < 0).any()) is negative
-
-
 @pytest.mark.parametrize(
     ("name", "side", "maps"),
     [
@@ -118,26 +105,7 @@ def test_maps_of_every_level(name: str, side: int, maps: list[tuple[int, int]]) 
         assert [len(level) for level in net.levels if isinstance(level, nn.Sequential)] == [5, 5, 4, 1]
 
 
-def test_grey_images() -> None:
-    with torch.no_grad():
-        assert build_backbone("small", "ordinary", 1, 0)(torch.zeros(2, 1, 8, 8)).vector.shape == (2, 64)
-
-
 class TestInitialValues:
-    def test_they_depend_on_the_seed_and_on_nothing_else(self) -> None:
-        torch.manual_seed(1)
-        one = build_backbone("small", "lucir", 3, seed=7).state_dict()
-        torch.manual_seed(2)
-        other = build_backbone("small", "lucir", 3, seed=7).state_dict()
-        another = build_backbone("small", "lucir", 3, seed=8).state_dict()
-        assert all(torch.equal(one[name], other[name]) for name in one)
-        assert not torch.equal(one["stem.0.weight"], another["stem.0.weight"])
-
-    def test_the_global_generator_is_left_alone(self) -> None:
-        before = torch.get_rng_state()
-        build_backbone("small", "pod", 3, seed=7)
-        assert torch.equal(torch.get_rng_state(), before)
-
     def test_convolutions_are_kaiming_normal_by_fan_out(self) -> None:
         net = build_backbone("resnet32", "lucir", 3, seed=0)
         for module in net.modules():
@@ -159,15 +127,8 @@ class TestInitialValues:
         for name in ("cifar-resnet18/ordinary", "pod-resnet18/pod", "resnet18/pod"):
             assert not any(bool(norm.weight.any()) for norm in second_norms(build_backbone(name, "", 3, seed=0)))
 
-    def test_blocks_of_lucir_do_not(self) -> None:
-        net = build_backbone("resnet32", "lucir", 3, seed=0)
-        assert all(bool(norm.weight.eq(1).all()) for norm in second_norms(net))
-
 
 class TestNames:
-    def test_a_name_may_carry_its_variant(self) -> None:
-        assert parameters(build_backbone("resnet32/pod", "lucir", 3, 0)) == 463_504
-
     @pytest.mark.parametrize(
         ("name", "words"),
         [
@@ -182,11 +143,6 @@ class TestNames:
 
 
 class TestOnesOwnNet:
-    def test_its_width_is_asked_of_it(self) -> None:
-        net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 11))
-        assert feature_width(net, (3, 8, 8)) == 11
-        assert net.training
-
     @pytest.mark.parametrize(
         ("net", "words"),
         [

@@ -99,20 +99,6 @@ def test_a_second_training_in_the_place_of_the_first_is_as_that(
     assert_same(weights(again), end)
 
 
-def test_podnet_fine_tunes_proxies_without_their_scale_while_statistics_move(make_trainer: MakeTrainer) -> None:
-    trainer = make_trainer("podnet")
-    before = weights(trainer)
-    running = run_until(trainer, "main")
-    main = weights(trainer)
-    assert {"head.new", "head.scale"} <= moved(before, main)
-    assert "head.old" not in moved(before, main)
-    rates = [event.lr for event in running if isinstance(event, EpochDone)]
-    assert rates == [0.05]
-    changed = moved(main, weights(trainer))
-    assert {name for name in changed if "running" not in name} == {"head.old", "head.new"}
-    assert any("running" in name for name in changed)
-
-
 class TestWhatFinetuningTrainsOn:
     def test_as_many_images_of_each_class_as_the_smallest_has_chosen_by_herding(
         self, make_trainer: MakeTrainer, make_images: MakeImages
@@ -136,11 +122,6 @@ class TestWhatFinetuningTrainsOn:
         balancing = [event for event in events if event.stage == "balance"]
         assert [event.lr for event in balancing] == pytest.approx([0.01, 0.001])
         assert [set(event.terms) for event in balancing] == [{"ce"}, {"ce"}]  # nothing is distilled
-
-    def test_images_that_stream_are_balanced_in_the_same_way(self, make_trainer: MakeTrainer) -> None:
-        resident, streamed = (make_trainer(balance="finetune", resident=where) for where in (True, False))
-        assert list(resident.run()) == list(streamed.run())
-        assert_same(weights(resident), weights(streamed))
 
     def test_a_single_image_is_enough(self, make_trainer: MakeTrainer, make_images: MakeImages) -> None:
         trainer = make_trainer(balance="finetune", images=make_images([2]))
@@ -195,35 +176,6 @@ def test_there_is_nothing_to_balance_in_a_first_phase(balance: str, make_trainer
 
 
 SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 16, "memory": 3, "device": "cpu"}
-
-
-class TestLearner:
-    def learned(self, make_images: MakeImages, method: str, **axes: Any) -> tuple[Learner, list[list[Event]]]:
-        learner = Learner(method, **SETTINGS, action=axes)
-        phases = [make_images(labels * 6, seed=phase) for phase, labels in enumerate(([0, 1], [2, 3], [4]))]
-        return learner, [list(learner.fitting(images.pixels, images.labels)) for images in phases]
-
-    @pytest.mark.parametrize("method", ["lucir", "icarl"])
-    def test_it_balances_from_the_second_phase_on(self, method: str, make_images: MakeImages) -> None:
-        _, phases = self.learned(make_images, method, balance="finetune")
-        stages = [[event.stage for event in events if isinstance(event, StageDone)] for events in phases]
-        assert stages == [["main"], ["main", "balance"], ["main", "balance"]]
-
-    def test_what_was_frozen_is_frozen_again_in_the_next_phase(self, make_images: MakeImages) -> None:
-        learner, _ = self.learned(make_images, "icarl", balance="finetune", old_rows="frozen")
-        assert learner.model is not None
-        rows = learner.model.head.rows().detach().clone()
-        images = make_images([5] * 6, seed=5)
-        for event in learner.fitting(images.pixels, images.labels):
-            if isinstance(event, StageDone) and event.stage == "main":
-                assert torch.equal(learner.state().tensors(images=False)[0]["pending.student.model.head.old"], rows)
-        assert not torch.equal(learner.model.head.rows()[: len(rows)], rows)
-
-    def test_an_aligned_phase_ends_with_rows_of_one_length(self, make_images: MakeImages) -> None:
-        learner, _ = self.learned(make_images, "icarl", balance="align")
-        assert learner.model is not None
-        old, new = lengths(learner.model.head)
-        assert old == pytest.approx(new, rel=1e-5)
 
 
 def test_a_given_action_that_means_nothing_to_the_method_is_refused(make_images: MakeImages) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Evaluator, Extracted, both_classifiers, evaluate, make_backend
+from poise.training import Backend, Evaluator, evaluate, make_backend
 
 MakeImages = Callable[..., ImageSet]
 CLASSES = 3
@@ -76,16 +76,6 @@ class TestExtract:
         np.testing.assert_allclose(found.features.numpy(), slow, rtol=1e-4, atol=1e-5)
         assert found.logits.shape == (7, CLASSES)
 
-    def test_large_images_come_in_smaller_batches(
-        self, model: Model, make_images: MakeImages, cpu: Backend, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        images, sizes = make_images([0] * 7), list[int]()
-        model.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
-        height, width = images.pixels.shape[2:]
-        monkeypatch.setattr(evaluate, "PIXELS", 3 * height * width)
-        assert len(Evaluator(preprocessing(False), cpu).extract(model, images.pixels).features) == 7
-        assert sizes == [2, 2, 2, 1]
-
     @pytest.mark.parametrize("training", [True, False])
     def test_it_leaves_no_trace(self, training: bool, model: Model, make_images: MakeImages, cpu: Backend) -> None:
         model.train(training)
@@ -96,34 +86,7 @@ class TestExtract:
         assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
-class TestBothClassifiers:
-    def test_the_best_mean_is_the_nearest_one(self) -> None:
-        rng = np.random.default_rng(0)
-        features, means = rng.normal(size=(50, 8)), rng.normal(size=(CLASSES, 8))
-        means /= np.linalg.norm(means, axis=1, keepdims=True)
-        scores = both_classifiers(
-            Extracted(torch.from_numpy(features), torch.zeros(50, CLASSES)), torch.from_numpy(means)
-        )["ncm"]
-        nearest = [int(np.argmin([np.linalg.norm(unit(f) - mean) for mean in means])) for f in features]
-        assert scores.argmax(dim=1).tolist() == nearest
-        assert len(set(nearest)) == CLASSES
-
-
 class TestGuesses:
-    def test_they_are_the_best_row_of_each_classifier_or_of_some_rows(
-        self, model: Model, make_images: MakeImages, cpu: Backend
-    ) -> None:
-        images, evaluator = make_images([0, 1, 2] * 4), Evaluator(preprocessing(True), cpu)
-        means = evaluator.class_means(model, images, CLASSES)
-        features, logits = evaluator.extract(model, images.pixels)
-        scores = {"fc": logits, "ncm": torch.stack([torch.cosine_similarity(each[None], means) for each in features])}
-        guesses = evaluator.guesses(model, means, images.pixels)
-        assert {name: rows.tolist() for name, rows in guesses.items()} == {
-            name: found.argmax(dim=1).tolist() for name, found in scores.items()
-        }
-        for name, rows in evaluator.guesses(model, means, images.pixels, torch.tensor([0, 2])).items():
-            assert rows.tolist() == [2 if last > first else 0 for first, last in scores[name][:, [0, 2]].tolist()]
-
     def test_known_answers(self, cpu: Backend) -> None:
         """The feature is the mean of each channel; rows and means are directions, in another order each."""
 
@@ -133,21 +96,17 @@ class TestGuesses:
 
         model = Model(Channels(), build_head("linear", 3))
         model.head.grow(CLASSES, torch_generator(0, "head", 0))
-        model.head.adopt({"new": torch.eye(3)[[1, 2, 0]], "new_bias": torch.zeros(3)})
+        near = torch.eye(3) / 10
+        model.head.adopt({"new": torch.eye(3)[[1, 2, 0]] + near[[2, 0, 1]], "new_bias": torch.zeros(3)})
         pixels = 200 * torch.eye(3, dtype=torch.uint8)[:, :, None, None].expand(3, 3, 4, 4)
         chain = Preprocessing((0.0,) * 3, (1.0,) * 3, Augmentation(pad=0))
-        guesses = Evaluator(chain, cpu).guesses(model, torch.eye(3)[[2, 0, 1]], pixels)
-        assert {name: rows.tolist() for name, rows in guesses.items()} == {"fc": [2, 0, 1], "ncm": [1, 2, 0]}
-
-
-@pytest.mark.parametrize("count", [1, 2, 3, 8, 9, 100])
-def test_filling_up_changes_no_feature(model: Model, cpu: Backend, count: int) -> None:
-    pixels = torch.randint(0, 256, (count, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
-    whole = evaluate.pad_to_power_of_two(pixels)
-    assert len(whole) >= count
-    assert len(whole) & (len(whole) - 1) == 0
-    found, expected = (Evaluator(preprocessing(False), cpu).extract(model, each) for each in (whole, pixels))
-    torch.testing.assert_close(found.features[:count], expected.features)
+        means = torch.eye(3)[[2, 0, 1]] + near
+        for among, wanted in (
+            (None, {"fc": [2, 0, 1], "ncm": [1, 2, 0]}),
+            (torch.tensor([0, 2]), {"fc": [2, 0, 0], "ncm": [0, 2, 0]}),
+        ):
+            guesses = Evaluator(chain, cpu).guesses(model, means, pixels, among)
+            assert {name: rows.tolist() for name, rows in guesses.items()} == wanted
 
 
 @pytest.mark.gpu

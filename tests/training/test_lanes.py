@@ -214,10 +214,6 @@ class TestTurns:
         told(Lanes(cpu, pieces), [work] * pieces)
         assert found == [expected] * pieces
 
-    def test_a_cpu_has_one_lane_unless_told_otherwise(self, cpu: Backend) -> None:
-        assert len(Lanes(cpu)) == 1
-        assert len(Lanes(cpu, 3)) == 3
-
 
 class Machine:
     """A memory that is too small for some jobs as long as others are there: `most` of them fit."""
@@ -267,18 +263,13 @@ class TestOutOfMemory:
         assert (len(lanes), len(lanes._lanes)) == (2, 2)
         assert "out of memory on cpu: at most 2 at a time from now on" in caplog.text
 
-    def test_a_single_job_that_finds_none_on_the_only_lane_raises(self, cpu: Backend) -> None:
-        machine, lanes = Machine(0), Lanes(cpu, 1)
-        with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
-            told(lanes, machine.jobs(a=4, b=4))
-        assert (machine.starts("a"), machine.starts("b")) == (1, 0)
-
-    def test_the_last_one_has_all_the_memory_before_it_raises(self, cpu: Backend) -> None:
-        machine, lanes = Machine(0), Lanes(cpu, 3)
+    @pytest.mark.parametrize(("count", "starts"), [(1, [1, 0, 0]), (3, [1, 1, 1])])
+    def test_one_that_finds_none_although_it_is_alone_raises(self, count: int, starts: list[int], cpu: Backend) -> None:
+        machine, lanes = Machine(0), Lanes(cpu, count)
         with pytest.raises(torch.cuda.OutOfMemoryError, match="injected"):
             told(lanes, machine.jobs(a=4, b=4, c=4))
+        assert [machine.starts(name) for name in "abc"] == starts
         assert (len(lanes), len(lanes._lanes)) == (1, 1)
-        assert [machine.starts(name) for name in "abc"] == [1, 1, 1]
 
     def test_where_a_result_can_be_made_of_it_the_others_still_run(self, cpu: Backend) -> None:
         machine, lanes = Machine(1), Lanes(cpu, 1)
@@ -450,10 +441,6 @@ class TestOnAGpu:
         assert tried(trials, wanted) == alone
         assert 1 <= len(trials._lanes) < 4
 
-    def test_one_lane_too_much(self, gpu: Backend) -> None:
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            tried(self.trials(gpu, 4, Insatiable()), numbered(MIXED))
-
     def test_rungs_go_on_in_other_lanes(self, gpu: Backend) -> None:
         first = numbered(MIXED, epochs=1)
         order = (7, 2, 5, 0, 3)
@@ -493,10 +480,3 @@ class TestOnAGpu:
         found = {name: value.clone() for name, value in trainer.model.state_dict().items()}
         lane.backend.synchronise()  # who compares does so on another stream
         return found
-
-    def test_a_captured_step_is_used_again(self, gpu: Backend) -> None:
-        with gpu.active():
-            begun, lane = self.first(gpu), Lane(gpu)
-            for action in (*RATES, *MIXED):
-                lane.trainer(begun, action, 1, ())
-        assert len(lane._kept) == 2  # balanced or not; frozen and trained old rows share a step

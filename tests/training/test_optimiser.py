@@ -86,17 +86,6 @@ def test_its_steps_are_those_of_torch(schedule: Schedule, device: str) -> None:
             assert all(torch.equal(own.state[found][name], value) for name, value in kept.items()), step
 
 
-def test_without_a_gradient_nothing_moves() -> None:
-    model = network("cpu")
-    before = [parameter.detach().clone() for parameter in model.parameters()]
-    for schedule in SCHEDULES.values():
-        optimiser = Optimiser(list(model.parameters()), schedule, 0.1, CPU)
-        add_gradients(model, 0)
-        optimiser.zero_grad()
-        optimiser.step()
-        assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
-
-
 @pytest.mark.parametrize("schedule", SCHEDULES.values(), ids=SCHEDULES.keys())
 def test_what_is_forgotten_is_as_at_the_beginning(schedule: Schedule) -> None:
     model, again = network("cpu"), network("cpu")

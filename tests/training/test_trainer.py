@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 
 import pytest
@@ -117,29 +116,6 @@ def test_features_that_are_too_large_for_a_computed_head_mean_that_it_diverged(
         trainer._conclude()
 
 
-class TestOldRows:
-    @pytest.mark.parametrize("method", ["lucir", "icarl"])
-    @pytest.mark.parametrize("old_rows", ["frozen", "trained"])
-    def test_they_move_only_when_trained(
-        self, method: str, old_rows: str, make_trainer: Callable[..., Trainer]
-    ) -> None:
-        trainer = make_trainer(method, old_rows=old_rows)
-        before = weights(trainer)
-        list(trainer.run())
-        moved = {name for name, value in weights(trainer).items() if not torch.equal(value, before[name])}
-        assert ("head.old" in moved) is (old_rows == "trained")
-        assert "head.new" in moved
-        if method == "icarl":
-            assert ("head.old_bias" in moved) is (old_rows == "trained")
-
-    def test_the_teacher_does_not_move(self, make_trainer: Callable[..., Trainer]) -> None:
-        trainer = make_trainer()
-        assert trainer.teacher is not None
-        before = copy.deepcopy(trainer.teacher.state_dict())
-        list(trainer.run())
-        assert_same(trainer.teacher.state_dict(), before)
-
-
 class Clamped(ICaRL):
     """Clamps most of its gradients."""
 
@@ -181,53 +157,28 @@ class TestEvents:
                 assert event.loss == pytest.approx(total, rel=1e-5)
 
 
-def test_one_image_is_enough(make_trainer: Callable[..., Trainer], make_images: MakeImages) -> None:
-    trainer = make_trainer("lucir", images=make_images([2]))
-    before = weights(trainer)
-    events = [event for event in trainer.run() if isinstance(event, EpochDone)]
-    assert len(events) == 2
-    assert not torch.equal(trainer.model.state_dict()["head.new"], before["head.new"])
-
-
-def test_it_learns(make_trainer: Callable[..., Trainer]) -> None:
-    pixels = torch.zeros(16, 3, 8, 8, dtype=torch.uint8)
-    labels = torch.arange(16) % 4
-    pixels[torch.arange(16), labels % 3] = (60 * labels + 60).to(torch.uint8)[:, None, None]
-    trainer = make_trainer("icarl", images=ImageSet(pixels, labels, labels), epochs=10, logit_kd=0, lr=0.05)
-    losses = [event.terms["ce"] for event in trainer.run() if isinstance(event, EpochDone)]
-    assert losses[-1] < 0.5 * losses[0]
-
-
 def test_an_axis_the_method_does_not_use_changes_nothing(make_trainer: Callable[..., Trainer]) -> None:
     one, other = make_trainer("icarl"), make_trainer("icarl")
     other.action = Action(**other.action, feature_kd=3.0)
     assert list(one.run()) == list(other.run())
 
 
-class TestWarmingUp:
+def test_steps_warm_up_once_where_sizes_networks_and_losses_are_the_same(make_trainer: Callable[..., Trainer]) -> None:
     """A captured step is not warmed up again where one with the same kernels was; what tells them apart."""
 
-    @staticmethod
     def kind(trainer: Trainer, size: int = 4) -> int:
         runner = trainer._begin_stage(trainer.stages[0])
         return CapturedRunner(runner.step, runner.feed, runner.bounds)._kind(size)
 
-    def test_actions_share_it(self, make_trainer: Callable[..., Trainer]) -> None:
-        assert self.kind(make_trainer()) == self.kind(make_trainer(lr=0.5))
-
-    def test_sizes_networks_and_losses_do_not(self, make_trainer: Callable[..., Trainer]) -> None:
-        known = [self.kind(make_trainer(), size) for size in (4, 3)]
-        for frozen, deep in ((False, True), (True, False), (True, True)):
-            trainer = make_trainer()
-            trainer.action = Action(**trainer.action, backbone_rate=0.0 if frozen else 1.0)
-            if deep:  # another network before the same head
-                trainer.model.backbone = build_backbone("resnet32", "lucir", 3, 0)
-            known.append(self.kind(trainer))
-        known += [self.kind(make_trainer(TwoStages())), self.kind(make_trainer(Exploding(1)))]
-        ordinary = make_trainer()
-        ordinary.model.backbone = build_backbone("small", "ordinary", 3, 0)
-        known.append(self.kind(ordinary))
-        without = make_trainer()
-        without.teacher = None
-        known.append(self.kind(without))
-        assert len(set(known)) == len(known)
+    assert kind(make_trainer()) == kind(make_trainer(lr=0.5))
+    known = [kind(make_trainer(), size) for size in (4, 3)]
+    for name, rate in ((None, 0.0), ("resnet32/lucir", 1.0), ("resnet32/lucir", 0.0), ("small/ordinary", 1.0)):
+        trainer = make_trainer()
+        trainer.action = Action(**trainer.action, backbone_rate=rate)
+        if name is not None:  # another network before the same head
+            trainer.model.backbone = build_backbone(name, "", 3, 0)
+        known.append(kind(trainer))
+    without = make_trainer()
+    without.teacher = None
+    known += [kind(trainer) for trainer in (without, make_trainer(TwoStages()), make_trainer(Exploding(1)))]
+    assert len(set(known)) == len(known) == 9
