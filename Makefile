@@ -35,7 +35,7 @@ demo: $(RUNTIME)
 	@echo "  tfh / tfs    five digits first, then one at a time / two digits at a time"
 	@echo "  fixed        the method's own settings; online: poise tried several settings before each step and took the best"
 	@echo "  finetune     nothing is done against forgetting; replay: a few old images are trained on again; joint: all images are kept"
-	@echo "One run says little, and processors round differently: your figures can differ from the README's by several points."
+	@echo "One run says little, and processors round differently: your figures can differ from the tutorial's by several points."
 	@echo
 	@echo "Look at it:       open runs/demo/report/index.html in a browser (all figures and every run)"
 	@echo "Your own images:  $(BIN)/poise learn pets.safetensors FOLDER, with one folder of images for each class in FOLDER"

@@ -259,17 +259,20 @@ def every_run() -> str:
 
 
 def front() -> str:
-    """The table of the README: averages, the paper's in brackets."""
-    names = {"FOSTER, its own protocol, **compressed**": "FOSTER, its own protocol, compressed network"}
-    shown = ("LUCIR", "LUCIR + `online`", "iCaRL", "PODNet", "AANets", "AANets + `online`", "RMM, causal rule", "DER")
+    """The table of the README: six rows in two streams, ours beside the paper's, with the gains of a policy."""
+
+    def pair(cell: Cell) -> list[str]:
+        ours = spread([average(run) for run in cell.runs])
+        if not cell.pairs:
+            return [ours, f"{cell.paper:.1f}"]
+        gain = signed(statistics.fmean(gains(cell)))
+        return [f"{ours} ({gain})", f"{cell.paper:.1f} ({signed(cell.paper - cell.fixed)})"]
+
     rows = {row.label: row for row in rows_of("table-1")}
-    lines = [rows[label] for label in (*shown, *names)]
+    shown = ("iCaRL", "LUCIR", "LUCIR + `online`", "PODNet", "AANets", "RMM, causal rule")
+    heads = [head for stream in STREAMS[:2] for head in (stream, "paper")]
     return table(
-        ["", *STREAMS],
-        (
-            [names.get(row.label, row.label), *(show(each, row.accuracy, linked=False) for each in row.cells)]
-            for row in lines
-        ),
+        ["", *heads], ([label, *(each for cell in rows[label].cells[:2] for each in pair(cell))] for label in shown)
     )
 
 

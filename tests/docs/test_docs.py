@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import runpy
 import shlex
@@ -33,6 +34,11 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 LINKED = [*PAGES, ROOT / "CHANGELOG.md", ROOT / "benchmarks" / "README.md", *sorted((ROOT / "paper").rglob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PRINTED = (ROOT / "README.md", ROOT / "docs" / "tutorial.md")  # what these show is compared with what is printed
+LEAVES = {  # of the README, each with its month
+    **dict.fromkeys(("potato-early-blight", "potato-healthy", "tomato-healthy", "tomato-late-blight"), "january"),
+    **dict.fromkeys(("tomato-leaf-mold", "tomato-target-spot"), "february"),
+}
 SHORT = {"epochs": 1, "images_per_class": 20}  # added to every run that a page shows, so that it ends in a second
 RUNS = ("run", "crossval", "audit")
 
@@ -68,6 +74,15 @@ def table(text: str) -> list[list[str]]:
     return [[cell.strip() for cell in row] for row in rows[2:]]
 
 
+def draw_photos(place: Path, number: int, side: int = 34, ending: str = "{}.png") -> None:
+    """Four images of a class, which is known by its colour."""
+    place.mkdir(parents=True)
+    generator = np.random.default_rng(number)
+    for index in range(4):
+        pixels = generator.integers(0, 80, (side, side + 2, 3)) + 40 * (number // np.array([1, 3, 9]) % 3)
+        Image.fromarray(pixels.astype(np.uint8)).save(place / ending.format(index))
+
+
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A working directory with what a reader would bring: folders of photos; nothing registered."""
@@ -75,15 +90,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.delenv("POISE_DATA", raising=False)
     monkeypatch.setattr(defaults, "suitable_epochs", lambda *args, **more: 4)
-    generator = np.random.default_rng(0)
     animals = ("cat", "dog", "bear", "elephant")
     months = ("january/cat", "january/dog", "february/bear")
     for name in (*months, *(f"held-out/{animal}" for animal in animals)):
-        place, number = tmp_path / "photos" / name, animals.index(name.partition("/")[2])
-        place.mkdir(parents=True)
-        for index in range(4):
-            pixels = generator.integers(0, 80, size=(34, 36, 3)) + 80 * (np.arange(3) == number)
-            Image.fromarray(pixels.astype(np.uint8)).save(place / f"{index}.png")
+        draw_photos(tmp_path / "photos" / name, animals.index(name.partition("/")[2]))
     return tmp_path
 
 
@@ -117,8 +127,7 @@ def follow(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if program == "make":
         assert re.search(rf"^{words[0]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), command
     elif program == "pip":
-        assert words in (["install", "poise"], ["install", "."]), command
-        assert tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["name"] == "poise"
+        assert words in (["install", "."], ["install", "torch", "--index-url", "https://download.pytorch.org/whl/cpu"])
     elif program == "torchrun":
         assert words[1:3] == ["-m", "poise"], command
         follow_poise(words[3:], monkeypatch)  # the same command for one process
@@ -145,8 +154,6 @@ def follow_poise(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
         return
     if words[0] in RUNS:
         words = shortened(words)
-    if words[0] == "learn" and "--epochs" not in words and not Path(words[1]).exists():
-        words = [*words, "--epochs", "1"]
     assert exit_code(words, monkeypatch) == 0, words
 
 
@@ -159,8 +166,13 @@ def shortened(words: list[str]) -> list[str]:
     return [*others, *(f"{key}={value}" for key, value in short.items())]
 
 
-def follow_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Run the Python blocks of a page in order, in one namespace, with its commands between them."""
+def follow_page(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str] | None = None
+) -> dict[str, Any]:
+    """Run the Python blocks of a page in order, in one namespace, with its commands between them.
+
+    With `capsys` they must print what the page shows, in the same console block or in a text block.
+    """
     namespace = readers_arrays()
     for block in blocks(page):
         if block.language == "python":
@@ -169,9 +181,23 @@ def follow_page(page: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
                 Path(named[1]).write_text(block.text, encoding="utf-8")
             namespace["__name__"] = "docs"
             exec(compile(block.text, f"{page.name}", "exec"), namespace)
-        for command in block.commands if block.language == "console" else ():
-            follow(command, monkeypatch)
+        elif block.language == "text" and capsys:
+            assert masked(block.text) == masked(capsys.readouterr().out)
+        elif block.language == "console":
+            for command, shown in re.findall(r"^\$ (.+)\n((?:(?!\$ ).*\n)*)", block.text, re.MULTILINE):
+                if capsys and shown:
+                    capsys.readouterr()
+                follow(command, monkeypatch)
+                if capsys and shown:
+                    printed = capsys.readouterr()
+                    wanted = r"(\n.*)*".join(map(re.escape, masked(f"\n{shown}").split("\n …")))
+                    assert re.fullmatch(wanted, masked(f"\n{printed.err}{printed.out}")), command
     return namespace
+
+
+def masked(text: str) -> str:
+    """A text without its figures and the widths of its columns."""
+    return re.sub(r"[ ─]+", " ", re.sub(r"\d[\d.]*", "0", text)).replace(" \n", "\n").rstrip()
 
 
 @pytest.fixture
@@ -187,11 +213,25 @@ def methods_as_before() -> Iterator[None]:
 @pytest.mark.usefixtures("folder", "methods_as_before")
 @pytest.mark.parametrize(
     "page",
-    [page for page in PAGES if page.name not in ("own-method.md", "recipes.md")],
+    [page for page in PAGES if page not in PRINTED and page.name not in ("own-method.md", "recipes.md")],
     ids=lambda page: page.name,
 )
 def test_what_a_page_shows_works(page: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     follow_page(page, monkeypatch)
+
+
+@pytest.mark.usefixtures("folder", "methods_as_before")
+@pytest.mark.parametrize("page", PRINTED, ids=lambda page: page.name)
+def test_what_a_page_shows_is_printed(
+    page: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """On photos that are drawn here, so figures are others."""
+    monkeypatch.setattr(defaults, "surely_better", lambda *args: False)  # four epochs judge no augmentation
+    monkeypatch.setattr(logging.root, "handlers", [])  # pytest's own, in whose place the command sets its own
+    for number, (leaf, month) in enumerate(LEAVES.items(), 1):
+        for place in (month, "test"):
+            draw_photos(Path("leaves", place, leaf), number, 64, "{:03}.jpg")
+    follow_page(page, monkeypatch, capsys)
 
 
 @pytest.mark.usefixtures("folder", "methods_as_before")
