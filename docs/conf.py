@@ -13,6 +13,7 @@ html_title = "poise"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_static_path, html_css_files = ["_static"], ["site.css"]
+html_extra_path = ["example-report.html"]
 html_show_copyright = html_copy_source = False
 myst_heading_anchors = 4
 #: Files of the repository that are no page: at its address, or beside `site/` where pyproject.toml names none.

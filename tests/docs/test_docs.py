@@ -230,7 +230,7 @@ def test_what_a_page_shows_is_printed(
     monkeypatch.setattr(logging.root, "handlers", [])  # pytest's own, in whose place the command sets its own
     for number, (leaf, month) in enumerate(LEAVES.items(), 1):
         for place in (month, "test"):
-            draw_photos(Path("leaves", place, leaf), number, 64, "{:03}.jpg")
+            draw_photos(Path("leaves", place, leaf), number, 128, "{:03}.jpg")
     follow_page(page, monkeypatch, capsys)
 
 
@@ -340,6 +340,18 @@ def test_links_lead_somewhere(page: Path) -> None:
         if anchor:
             headings = re.findall(r"^#+ (.+)$", linked.read_text(encoding="utf-8"), re.MULTILINE)
             assert anchor in {slug(heading) for heading in headings}, f"{page.name} links to {target}"
+
+
+def test_badges_are_true() -> None:
+    """They are files of our own, which no server keeps up to date."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    said = {
+        "python": settings["project"]["requires-python"].replace(">=", "python: ") + " or newer",
+        "licence": f"licence: {settings['project']['license']}",
+        "typed": "typed: mypy --strict" if settings["tool"]["mypy"]["strict"] else "",
+    }
+    for name, words in said.items():
+        assert f"<title>{words}</title>" in (ROOT / "docs" / "pictures" / f"{name}.svg").read_text()
 
 
 def slug(heading: str) -> str:

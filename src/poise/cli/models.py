@@ -40,11 +40,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 def learn(
     model: Annotated[Path, path_argument("The learner's file; made if it is not there.", readable=False)],
     folder: Annotated[Path, path_argument("A folder with one folder of images per class, or a pack.")],
-    method: Annotated[str | None, _new_option("lucir, icarl, ranpac, …", "lucir")] = None,
+    method: Annotated[str | None, _new_option("lucir, icarl, ranpac, …", CHOSEN)] = None,
     epochs: Annotated[int | None, _new_option("epochs of each phase.", CHOSEN, least=1)] = None,
     batch: Annotated[int | None, _new_option("images in a training step.", CHOSEN, least=2)] = None,
     memory: Annotated[str | None, _new_option("images kept per class, 0, or all.", "20, or the method's own")] = None,
-    policy: Annotated[str | None, _new_option("online, fixed, …", "online")] = None,
+    policy: Annotated[str | None, _new_option("online, fixed, …", CHOSEN)] = None,
     net: Annotated[str | None, _new_option("small, resnet32, resnet18, PACKAGE:NAME.", CHOSEN)] = None,
     classifier: Annotated[str | None, _new_option("what predicts: fc or ncm.", CHOSEN)] = None,
     image_size: Annotated[
