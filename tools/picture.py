@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -56,7 +56,7 @@ def paint(drawing: "Drawing", curves: Curves) -> None:
     height = float("inf")
     for name, (end, colour) in sorted(ends.items(), key=lambda each: -each[1][0]):
         height = min(end, height - APART)
-        look = {"color": colour, "fontsize": 11, "fontweight": "bold", "va": "center"}
+        look: dict[str, Any] = {"color": colour, "fontsize": 11, "fontweight": "bold", "va": "center"}
         axes.text(classes[-1] * 1.02, height, f"{name} {end:.0f} %", **look)
     axes.set(ylim=(0, 104), xticks=classes)
     axes.set_xlim(right=classes[-1] * 1.42)
