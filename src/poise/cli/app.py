@@ -17,7 +17,7 @@ from typer.core import TyperGroup
 from poise import __version__
 from poise.cli import INTERRUPTED, data, models, runs
 from poise.cli.words import is_launched
-from poise.errors import PoiseError, RankLost, UserError, explain_refusal, shown
+from poise.errors import Interrupted, PoiseError, RankLost, UserError, explain_refusal, shown
 from poise.settings import KEYS
 from poise.words import printable
 
@@ -109,7 +109,7 @@ def run_command() -> NoReturn:
             raise KeyboardInterrupt
         _end(code)
     except PoiseError as error:
-        _fail(str(error), error.exit_code, everybodys=isinstance(error, UserError | RankLost))
+        _fail(str(error), error.exit_code, everybodys=isinstance(error, UserError | RankLost | Interrupted))
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:

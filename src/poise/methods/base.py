@@ -98,7 +98,7 @@ class Stage:
     """One stretch of training inside a phase.
 
     `share` is its length as a share of the phase's epochs; a stage whose part of the network is frozen for good is left
-    out. The learning rate starts at the action's (or at `lr`) and is multiplied by `decay` at each of `milestones`,
+    out. The learning rate starts at the action's (or at `lr`) and falls tenfold at each of `milestones`,
     given as shares of the stage; with `cosine` it falls to 0 along half a wave besides. During the share `warmup` it
     rises to its start.
 
@@ -124,7 +124,6 @@ class Stage:
     name: str = "main"
     share: float = 1.0
     milestones: tuple[float, ...] = (0.5, 0.75)
-    decay: float = 0.1
     keeps_milestones: bool = False
     cosine: bool = False
     warmup: float = 0.0
@@ -161,7 +160,7 @@ class Stage:
         passed = sum(epoch >= ceiling(share * epochs) for share in self.milestones)
         wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
         rise = min(1.0, (epoch + 1) / ceiling(self.warmup * epochs)) if self.warmup else 1.0
-        return float(start * self.decay**passed * wave * rise)
+        return float(start * 0.1**passed * wave * rise)
 
 
 class Method(ABC):

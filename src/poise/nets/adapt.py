@@ -156,27 +156,20 @@ class Adapted(nn.Module):
         Where its size is known, another one with images of half of it says whether it takes other sizes.
         """
         self.info = info = replace(self.info, **known)
-        failure = ""
-        for height, width in TRIED if info.size is None else (info.size,):
-            shape = (info.channels or 3, height, width)
-            try:
-                self.width = _dry_width(self, shape)
-            except Exception as error:  # whatever the network raises
-                failure = failure or (
-                    f"{type(self.body).__name__} does not map images {[1, *shape]} to features [1, width] "
-                    f"({first_line(error)}); give a network without its classifier, and the size that it takes: "
-                    "adapt(net, size=…)"
-                )
+        channels, failures = info.channels or 3, list[UserError]()
+        for size in TRIED if info.size is None else (info.size,):
+            width = _dry_width(self, (channels, *size))
+            if isinstance(width, Exception):
+                why = f"does not map images {[1, channels, *size]} to features [1, width] ({first_line(width)})"
+                todo = "give a network without its classifier, and the size that it takes: adapt(net, size=…)"
+                failures.append(UserError(f"{type(self.body).__name__} {why}; {todo}"))
                 continue
-            half = [max(32, 32 * round(side / 64)) for side in shape[1:]]
-            if info.size is not None and not info.fixed and half != list(shape[1:]):  # else it is too small to say
-                try:
-                    fixed = _dry_width(self, (shape[0], half[0], half[1])) != self.width
-                except Exception:  # whatever the network raises
-                    fixed = True
-                self.info = replace(info, fixed=fixed)
+            self.width = width
+            half = max(32, 32 * round(size[0] / 64)), max(32, 32 * round(size[1] / 64))
+            if info.size is not None and not info.fixed and half != size:  # else it is too small to say
+                self.info = replace(info, fixed=_dry_width(self, (channels, *half)) != width)
             return self
-        raise UserError(failure)
+        raise failures[0]
 
 
 @suggesting
@@ -244,19 +237,21 @@ def refuse_foreign(net: nn.Module) -> None:
 
 
 @torch.no_grad()
-def _dry_width(net: nn.Module, shape: tuple[int, int, int]) -> int:
-    """The length of the feature vector of one black image in eval mode; all modules of the network keep their modes."""
+def _dry_width(net: nn.Module, shape: tuple[int, int, int]) -> int | Exception:
+    """The length of the feature vector of one black image in eval mode, or why there is none; modes stay."""
     modes = {module: module.training for module in net.modules()}
     like = next(net.parameters(), torch.empty(0, dtype=FULL))  # it may be on a device, and in double precision
     net.eval()
     try:
         found = net(torch.zeros(1, *shape, device=like.device, dtype=like.dtype))
+    except Exception as error:  # whatever the network raises
+        return error
     finally:
         for module, training in modes.items():
             module.training = training
     vector = found.vector if isinstance(found, Features) else found
     if not isinstance(vector, Tensor) or vector.ndim != 2 or len(vector) != 1:
-        raise ValueError(f"it returns {list(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__}")
+        return ValueError(f"it returns {list(vector.shape) if isinstance(vector, Tensor) else type(vector).__name__}")
     return int(vector.shape[1])
 
 
@@ -265,13 +260,13 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
     if isinstance(backbone, Backbone):
         return backbone.width
     refuse_foreign(backbone)
-    try:
-        return _dry_width(backbone, shape)
-    except Exception as error:
+    width = _dry_width(backbone, shape)
+    if isinstance(width, Exception):
         raise UserError(
             f"your net does not map images of shape {shape} (channels, height, width) to features [batch, width]: "
-            f"{first_line(error)}"
-        ) from error
+            f"{first_line(width)}"
+        ) from width
+    return width
 
 
 # Libraries ------------------------------------------------------------------------------------------------------------

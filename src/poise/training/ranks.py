@@ -119,20 +119,15 @@ class World:
 
     # What is exchanged ------------------------------------------------------------------------------------------
 
+    @torch.no_grad()
     def equalise_(self, values: Iterable[Tensor]) -> None:
         """Take over rank 0's values, in place."""
-        if not self.joined:
-            return
-        tensors = [each for each in values if each.numel()]
-        for kind in dict.fromkeys((each.dtype, each.device) for each in tensors):
-            group = [each for each in tensors if (each.dtype, each.device) == kind]
-            flat = torch.cat([each.detach().reshape(-1) for each in group])
-            with _exchanging():
-                dist.broadcast(flat, 0)
-            parts = torch.split(flat, [each.numel() for each in group])
-            with torch.no_grad():
-                for each, part in zip(group, parts, strict=True):
-                    each.copy_(part.view(each.shape))
+        for each in values if self.joined else ():
+            if each.numel():
+                held = each.detach().contiguous()
+                with _exchanging():
+                    dist.broadcast(held, 0)
+                each.copy_(held)
 
     def complete_(self, rows: Tensor, size: int) -> None:
         """Fill in the rows that other ranks computed: of the pieces of `size` rows, each rank had its `stretch`."""
@@ -283,13 +278,9 @@ def join_world() -> World:
         world_size=size,
         timeout=PATIENCE,
     )
-    here = {name: int(os.environ.get(name, default)) for name, default in _LOCAL.items()}
-    notes = PrefixStore("notes", store)
-    joined_worlds[:] = [World(rank, size, here["LOCAL_RANK"], here["LOCAL_WORLD_SIZE"], notes)]
+    local_rank, local_size = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    joined_worlds[:] = [World(rank, size, local_rank, local_size, PrefixStore("notes", store))]
     return joined_worlds[0]
-
-
-_LOCAL: Final = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}  # what torchrun sets, and what one process would be
 
 
 def current_world() -> World:

@@ -219,9 +219,8 @@ class Trainer:
 
     def _equalise(self) -> None:
         """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
-        if self.context.backend.world.joined:
-            for model in self.students.values():
-                self.context.backend.world.equalise_(model.changing().values())
+        values = (value for model in self.students.values() for value in model.changing().values())
+        self.context.backend.world.equalise_(values)
 
     def _make_student(self, name: str) -> None:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
@@ -311,11 +310,7 @@ class Trainer:
                 raise self._divergence_at(0)
             tensors |= {f"student.{student}.{name}": value for name, value in model.changing().items()}
         if self.epoch:
-            for place, runner in self._runners.items():
-                for kind, name, value in runner.step.optimiser.named(runner.step.model):
-                    tensors[f"{kind}{place}.{name}"] = value
-                if (teacher := self._own_teacher(runner)) is not None:
-                    tensors |= {f"teacher{place}.{name}": value for name, value in teacher.state_dict().items()}
+            tensors |= dict(self._held())
             if self._picks is not None:
                 tensors["picks"] = self._picks
         return {name: value.clone() for name, value in tensors.items()}, position
@@ -334,15 +329,20 @@ class Trainer:
         if "picks" in tensors:
             self._picks = tensors["picks"].to(self.feed.labels.device)
         self._begin_stage(self.stages[self.stage])
-        for place, runner in self._runners.items():
-            for kind, name, value in runner.step.optimiser.named(runner.step.model):
-                value.copy_(tensors[f"{kind}{place}.{name}"])
-            if (teacher := self._own_teacher(runner)) is not None:
-                teacher.load_state_dict(store.under(f"teacher{place}", tensors))
+        for name, value in self._held():
+            value.copy_(tensors[name])
 
-    def _own_teacher(self, runner: Runner) -> Model | None:
-        """A teacher that was made of a student when the stage began: that one may have been trained since."""
-        return runner.step.teacher if runner.step.teacher is not self.teacher else None
+    def _held(self) -> Iterator[tuple[str, Tensor]]:
+        """What a stage holds besides its students' weights, by the names under which it is saved: momentum, and a
+        teacher that was made of a student when the stage began, for that one may have been trained since.
+        """
+        for place, runner in self._runners.items():
+            step = runner.step
+            for kind, name, value in step.optimiser.named(step.model):
+                yield f"{kind}{place}.{name}", value
+            if step.teacher is not None and step.teacher is not self.teacher:
+                for name, value in step.teacher.state_dict().items():
+                    yield f"teacher{place}.{name}", value
 
 
 def _is_finite(model: Model) -> bool:
