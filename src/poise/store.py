@@ -10,10 +10,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -21,8 +21,6 @@ from poise.errors import Damaged, UserError
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-T = TypeVar("T")
 
 # What reads and writes tensors imports torch when it is called: commands that list something do not wait for it.
 
@@ -167,14 +165,6 @@ def check_format(path: Path, found: object, known: int = PLAIN_FORMAT) -> None:
 # Tensors --------------------------------------------------------------------------------------------------------------
 
 
-class Summary(NamedTuple):
-    """What is known of a file of tensors without reading all of it."""
-
-    meta: dict[str, Any]
-    shapes: dict[str, tuple[int, ...]]
-    tensors: dict[str, Tensor]
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, Any], *, kind: str) -> None:
     """Write tensors and a JSON document as one safetensors file of the given kind."""
     from safetensors.torch import save as to_bytes
@@ -188,53 +178,43 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
 def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind or format `UserError`."""
-
-    def read(file: Any) -> tuple[dict[str, Tensor], Any]:  # noqa: ANN401 - safetensors has no types
+    with _opened(path, kind) as file:
         header = json.loads((file.metadata() or {})["poise"])
         # Copies: otherwise they are the file itself, and change with it if somebody writes it over.
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         if header["sum"] != _checksum(tensors, header["document"]):
             raise Damaged(f"{path} is damaged: its contents do not match their checksum")
-        return tensors, json.loads(header["document"])
-
-    tensors, document = _look_into(path, kind, read)
+        document = json.loads(header["document"])
     return tensors, _checked_meta(path, document, kind)
 
 
-def read_summary(path: Path, names: Sequence[str], *, kind: str) -> Summary:
+def read_summary(
+    path: Path, names: Sequence[str], *, kind: str
+) -> tuple[dict[str, Any], dict[str, tuple[int, ...]], dict[str, Tensor]]:
     """The document of a file written by `write_tensors`, the shapes of its tensors, and those of them that are named.
 
     The others are not read, which is quick, so that damage in them is not noticed.
     """
-
-    def read(file: Any) -> Summary:  # noqa: ANN401 - safetensors has no types
+    with _opened(path, kind) as file:
         document = json.loads(json.loads((file.metadata() or {})["poise"])["document"])
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        return Summary(document, shapes, {name: file.get_tensor(name) for name in names if name in shapes})
-
-    found = _look_into(path, kind, read)
-    return found._replace(meta=_checked_meta(path, found.meta, kind))
+        tensors = {name: file.get_tensor(name) for name in names if name in shapes}
+    return _checked_meta(path, document, kind), shapes, tensors
 
 
-def _look_into(path: Path, kind: str, read: Callable[[Any], T]) -> T:
-    """What `read` finds in a file of tensors; what it cannot understand is damage."""
+@contextmanager
+def _opened(path: Path, kind: str) -> Iterator[Any]:
+    """A file of tensors, opened; what cannot be understood in it is damage."""
     from safetensors import SafetensorError, safe_open
 
     if kind == "learner":
         refuse_run_folder(path)
     refuse_unreadable(path)
-    for attempt in range(2):
-        try:
-            with path.open("rb") as plain, safe_open(f"/dev/fd/{plain.fileno()}", framework="pt") as file:
-                found = read(file)
-        except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
-            if attempt or not isinstance(error, ValueError):
-                raise Damaged(f"{path} is damaged or was not written by poise") from error
-        else:
-            if attempt:  # the file is good: safetensors had made a ValueError of a Ctrl-C
-                raise KeyboardInterrupt
-            break
-    return found
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{path} is damaged or was not written by poise") from error
 
 
 def _checked_meta(path: Path, document: Any, kind: str) -> dict[str, Any]:  # noqa: ANN401 - whatever was in the file
