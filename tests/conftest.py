@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Generator, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -146,30 +145,6 @@ def telling(phase: Iterator[Event]) -> Iterator[Event]:
 
 
 @pytest.fixture
-def stop_and_resume(go_on: Callable[..., Learner]) -> Callable[..., tuple[list[Event], Learner]]:
-    """Stop a learner in a phase after so many events, and let another one go on from the checkpoint.
-
-    Returns what both told, one after the other, and the one that went on. `net` is the learner's, if it has its own.
-    """
-
-    def gone_on(
-        learner: Learner,
-        pixels: Images,
-        labels: Labels,
-        stop: int,
-        *,
-        net: nn.Module | None = None,
-        known: str = "refuse",
-    ) -> tuple[list[Event], Learner]:
-        running = telling(learner.fitting(pixels, labels, known=known))
-        told = list(islice(running, stop))
-        resumed = go_on(learner, net)
-        return told + list(telling(resumed.fitting(pixels, labels, known=known))), resumed
-
-    return gone_on
-
-
-@pytest.fixture
 def stop_anywhere(go_on: Callable[..., Learner], tmp_path: Path) -> Callable[..., list[Event]]:
     """Stop a learner in a phase, at every so many events, and resume it: the same events, which it returns, and bytes.
 
@@ -206,19 +181,6 @@ def stop_anywhere(go_on: Callable[..., Learner], tmp_path: Path) -> Callable[...
                 ends_alike(go_on(current, net), told)
         ends_alike(current, told)
         return events
-
-    return stopped
-
-
-@pytest.fixture
-def stop_learners_anywhere(
-    stop_anywhere: Callable[..., list[Event]], tmp_path: Path
-) -> Callable[[Learner, ImageSet, int], None]:
-    """Do that with a learner that stands before its next phase."""
-
-    def stopped(learner: Learner, images: ImageSet, every: int) -> None:
-        learner.save(tmp_path / "first")
-        stop_anywhere(partial(Learner.load, tmp_path / "first", device="cpu"), images.pixels, images.labels, every)
 
     return stopped
 

@@ -25,7 +25,6 @@ from packaging.utils import canonicalize_name
 from PIL import Image
 
 import poise
-from poise.tuning import tuner_names
 
 ROOT = Path(__file__).parents[1]
 FILES = (".py", ".toml", ".html", ".css", ".js")
@@ -224,35 +223,3 @@ def test_importing_poise_is_light() -> None:
     loaded = set(done.stdout.split())
     assert "poise" in loaded
     assert not loaded & {"sklearn", "matplotlib", "torchvision", "pydantic", "typer", "rich"}
-
-
-#: Where policies and tuners are made; and reports, which compare results with the baseline by its name.
-KNOW_NAMES = ("policies/", "tuning/bilevel.py", "tuning/offline.py", "tuning/catalog.py", "report/")
-
-
-def compared_words(tree: ast.AST) -> Iterator[tuple[int, object]]:
-    """Every constant that a value is compared with, alone or in a list of them."""
-    for node in ast.walk(tree):
-        parts: list[ast.expr] = []
-        if isinstance(node, ast.Compare):
-            parts = [node.left, *node.comparators]
-        elif isinstance(node, ast.MatchValue):
-            parts = [node.value]
-        for part in parts:
-            each = part.elts if isinstance(part, ast.Tuple | ast.List | ast.Set) else [part]
-            yield from ((one.lineno, one.value) for one in each if isinstance(one, ast.Constant))
-
-
-def test_no_policy_is_asked_for_by_its_name() -> None:
-    """What a policy needs is known of its kind: another one, registered by a user, is treated the same."""
-    package = ROOT / "src" / "poise"
-    found = [
-        f"{name}:{line} {word}"
-        for path in sorted(package.rglob("*.py"))
-        if not (name := path.relative_to(package).as_posix()).startswith(KNOW_NAMES)
-        for line, word in compared_words(ast.parse(path.read_text("utf-8")))
-        if word in tuner_names()
-    ]
-    assert found == []
-    example = ast.parse("a == 'online' or 'exp3' != b or c in ('race', 1)\nmatch d:\n case 'fixed': pass")
-    assert {word for _, word in compared_words(example)} == {"online", "exp3", "race", 1, "fixed"}

@@ -185,6 +185,13 @@ def test_a_channel_that_never_changes_gets_the_smallest_std() -> None:
 
 
 def test_bad_values_are_refused() -> None:
+    for mean, std, augmentation in (
+        (0.5, (0.1,), Augmentation()),
+        (("a",), (0.1,), Augmentation()),
+        ((0.5,), (1.0,), 3),
+    ):
+        with pytest.raises(UserError, match="must be"):
+            Preprocessing(mean, std, augmentation)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="pad=-1"):
         Augmentation(pad=-1)
     with pytest.raises(UserError, match=r"brightness=1\.5"):

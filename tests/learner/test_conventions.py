@@ -16,8 +16,8 @@ import torch
 from PIL import Image
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import ConfusionMatrixDisplay, accuracy_score
-from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader, TensorDataset
@@ -168,14 +168,6 @@ class TestScikitLearn:
         assert search.best_estimator_.settings.schedule.epochs == search.best_params_["epochs"]
         assert search.predict(IMAGES).shape == (18,)
 
-    def test_a_confusion_matrix_of_the_estimator(self) -> None:
-        import matplotlib as mpl
-
-        mpl.use("Agg")
-        shown = ConfusionMatrixDisplay.from_estimator(learner().fit(IMAGES, LABELS), IMAGES, LABELS)
-        assert shown.confusion_matrix.sum() == 18
-        assert shown.display_labels.tolist() == [0, 1, 2]
-
     def test_the_names_of_sklearn_are_taken_too(self) -> None:
         call: Any = learner(epochs=3)
         call.fit(X=IMAGES, y=LABELS)
@@ -275,15 +267,6 @@ class TestCopies:
         torch.nn.init.zeros_(twin.model.head.new)
         assert mine.score(*digits(0, 1, 2, 3)) == grown().score(*digits(0, 1, 2, 3))
 
-    def test_a_net_of_ones_own_goes_into_another_process_and_comes_back(self) -> None:
-        mine = learner(net=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 6)))
-        halves = KFold(2, shuffle=True, random_state=0)
-        found = cross_validate(mine, IMAGES, LABELS, cv=halves, n_jobs=2, return_estimator=True)
-        here = cross_validate(mine, IMAGES, LABELS, cv=halves, return_estimator=True)
-        assert found["test_score"].tolist() == here["test_score"].tolist()
-        for there, one in zip(found["estimator"], here["estimator"], strict=True):
-            np.testing.assert_allclose(there.predict_proba(IMAGES), one.predict_proba(IMAGES), atol=1e-5)
-
 
 class TestInputs:
     """Every method takes every kind of input; which kinds there are is tested with `poise.data.labelled`."""
@@ -357,12 +340,6 @@ class TestAliases:
         assert state_bytes(mine.partial_fit(*digits(2, 3)), tmp_path) == state_bytes(
             wanted.partial_fit(*digits(2, 3)), tmp_path
         )
-
-    def test_what_a_loaded_learner_says_is_a_copy_too(self, tmp_path: Path) -> None:
-        learner(**self.GIVEN).partial_fit(*digits(0, 1)).save(tmp_path / "model")
-        mine = Learner.load(tmp_path / "model")
-        mine.get_params()["options"]["lambda_base"] = 9.0
-        assert mine.settings.options == self.GIVEN["options"]
 
     def test_images_are_copied_into_the_memory(self) -> None:
         images = torch.from_numpy(digits(0, 1)[0]).clone()

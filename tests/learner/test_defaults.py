@@ -227,12 +227,6 @@ def test_it_is_told_in_one_line_recorded_and_saved(tmp_path: Any) -> None:
     assert next(event.kind for event in loaded.fitting(*digits(2, count=30))) == "phase"
 
 
-def test_the_same_images_give_the_same_choice_and_the_same_bytes() -> None:
-    made = [Learner(epochs=2, policy="fixed", device="cpu").partial_fit(*digits(0, 1, count=25)) for _ in range(2)]
-    weights = [learner.state().tensors(images=True)[0] for learner in made]
-    assert all(torch.equal(weights[0][name], value) for name, value in weights[1].items())
-
-
 def test_given_augmentation_and_preprocessing_are_not_judged() -> None:
     mine = Augmentation(pad=0, flip=True)
     learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu").partial_fit(*digits(0, 1, count=30))

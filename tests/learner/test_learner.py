@@ -86,26 +86,6 @@ def test_fewer_images_than_the_memory_wants_are_all_kept() -> None:
 # Known classes ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["lucir", "icarl"])
-def test_an_update_trains_on_known_classes_and_refreshes_their_memory(method: str) -> None:
-    learned = grown(method=method)
-    assert learned.memory_ is not None
-    assert learned.model is not None
-    before, weights = learned.memory_.exemplars, learned.model.backbone.state_dict()
-    fresh, labels = digits(0, count=40, first=60)
-    learned.partial_fit(fresh, labels, known="update")
-    after = learned.memory_.exemplars
-    assert learned.knowledge.classes == (0, 1, 2, 3)
-    assert learned.phases_ == 3
-    assert keys(after.of_labels([0]).pixels) & keys(torch.from_numpy(fresh)[:, None])
-    allowed = keys(before.of_labels([0]).pixels) | keys(torch.from_numpy(fresh)[:, None])
-    assert keys(after.of_labels([0]).pixels) <= allowed
-    assert len(after.of_labels([0])) == 4
-    for row in (1, 2, 3):
-        assert torch.equal(after.of_labels([row]).pixels, before.of_labels([row]).pixels)
-    assert any(not torch.equal(weights[name], new) for name, new in learned.model.backbone.state_dict().items())
-
-
 # One's own backbone -----------------------------------------------------------------------------------------------
 
 

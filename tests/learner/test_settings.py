@@ -9,10 +9,10 @@ import pytest
 from torch import nn
 
 from poise import Learner
-from poise.data import Augmentation, Budget, Preprocessing
+from poise.data import Budget
 from poise.errors import UserError
 from poise.learner import KEYS, Settings
-from poise.runs import load_recipe, make_plan, make_recipe
+from poise.runs import make_recipe
 
 from .samples import Flat, refusal
 
@@ -90,23 +90,6 @@ def test_a_recipe_and_a_learner_of_the_same_keys_are_made_with_the_same() -> Non
     assert resolved.resolved() == resolved
 
 
-def test_a_run_resolves_its_settings_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolved = []
-    real = Settings.resolve.__func__  # type: ignore[attr-defined]
-
-    def counted(cls: type[Settings], /, **given: Any) -> Settings:
-        resolved.append(given)
-        made: Settings = real(cls, **given)
-        return made
-
-    monkeypatch.setattr(Settings, "resolve", classmethod(counted))
-    plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["policy=online"]))
-    learner = plan.new_learner()
-    assert learner.settings is plan.settings
-    assert plan.settings.tuner is learner.settings.tuner
-    assert len(resolved) == 1
-
-
 @pytest.mark.parametrize("method", ["finetune", "lwf", "ranpac", "joint", None])
 def test_what_follows_from_the_method_or_from_keeping_no_image_is_not_said_to_be_unused(
     method: str | None, caplog: pytest.LogCaptureFixture
@@ -137,17 +120,3 @@ def test_an_argument_of_another_kind_is_one_short_line(settings: dict[str, Any],
         _ = Learner(**settings).settings
     assert line in refusal(error)
     assert len(str(error.value)) < 300
-
-
-@pytest.mark.parametrize("values", [{"mean": 0.5}, {"mean": ("a",)}, {"std": None}, {"augmentation": 3}])
-def test_a_preprocessing_of_another_kind_is_refused(values: dict[str, Any]) -> None:
-    given = {"mean": (0.5,), "std": (0.2,), "augmentation": Augmentation(), **values}
-    with pytest.raises(UserError, match="must"):
-        Preprocessing(**given)
-
-
-def test_the_numbers_of_a_preprocessing_are_copied() -> None:
-    mean = [0.5]
-    made = Preprocessing(mean, [0.2], Augmentation())  # type: ignore[arg-type]
-    mean.append(1.0)
-    assert made == Preprocessing((0.5,), (0.2,), Augmentation())

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 from torch import Tensor, nn
 
-from poise import Action, Learner, UserError, cli
+from poise import Action, Learner, UserError
 from poise.actions import AXES, Axis, register_axis
 from poise.methods import METHODS, Growth, Lucir, Method
 from poise.nets import Output
@@ -146,29 +144,3 @@ def test_words_of_an_axis_of_ones_own_are_read_where_nobody_knows_it(
     loaded = Learner.load(tmp_path / "model")
     assert loaded.action_["mood"] == "wild"
     assert np.array_equal(loaded.predict_proba(IMAGES), learned.predict_proba(IMAGES))
-
-
-def test_the_command_predicts_and_refuses_to_teach(
-    registered: Callable[..., pytest.MonkeyPatch],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-) -> None:
-    patch = registered(method=Own)
-    grown(method="own").save(tmp_path / "model")
-    patch.undo()
-    monkeypatch.chdir(tmp_path)
-    for name in ("x", "y"):
-        (tmp_path / "more" / name).mkdir(parents=True)
-        Image.fromarray(IMAGES[0]).save(tmp_path / "more" / name / "0.png")
-    for words, code in ((("predict", "model", "more"), 0), (("learn", "model", "more"), 2)):
-        monkeypatch.setattr(sys, "argv", ["poise", *words])
-        with pytest.raises(SystemExit) as leaving:
-            cli.main()
-        assert (leaving.value.code or 0) == code
-        printed = capsys.readouterr()
-        assert len(printed.out.splitlines()) == (0 if code else 2)
-    assert printed.err == (
-        "poise: this learner learns with the method 'own', which is not registered here; "
-        "import the module that registers it first\n"
-    )
