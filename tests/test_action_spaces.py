@@ -50,10 +50,6 @@ def test_several_grids_are_one_space_with_no_action_twice() -> None:
     assert len(make_space([STABLE, STABLE], LUCIR)) == 4
     assert make_space([STABLE, STABLE], LUCIR).is_product, "the second adds nothing"
     assert make_space([STABLE], LUCIR).actions == make_space(STABLE, LUCIR).actions
-
-
-def test_a_space_of_several_grids_is_recorded_with_its_arms() -> None:
-    space = make_space([STABLE, PLASTIC], LUCIR)
     found = json.loads(json.dumps(space.as_json()))
     assert [Action(**{**LUCIR, **arm}) for arm in found["arms"]] == list(space.actions)
     assert len(found["grids"]) == 2
@@ -70,17 +66,11 @@ def test_a_named_grid_of_words_that_mean_nothing_is_left_out() -> None:
     assert make_space(Named("mine", ({"lr": (0.2,)},), favourite={"lr": 0.5}), own).favourite is None
 
 
-def test_an_axis_the_method_does_not_have_is_left_out_of_a_named_space() -> None:
-    assert len(make_space("paper", ICARL)) == 10
-    assert len(make_space("joint", ICARL)) == 20
+def test_an_axis_the_method_does_not_have_is_left_out_of_a_named_space_and_refused_elsewhere() -> None:
+    assert [len(make_space(name, ICARL)) for name in ("paper", "joint")] == [10, 20]
     assert list(make_space("wide", ICARL).axes) == ["logit_kd", "lr"]
-
-
-def test_an_axis_the_method_does_not_have_is_refused_in_a_grid_of_ones_own() -> None:
     with pytest.raises(UserError, match=r"'feature_kd'.*known: classifier, logit_kd"):
         make_space({"feature_kd": [0, 1]}, ICARL)
-    with pytest.raises(UserError, match="did you mean 'logit_kd'"):
-        make_space({"logit_kb": [0, 1]}, ICARL, tune=["lr"])
 
 
 def test_a_grid_of_ones_own_is_the_product_in_the_order_given() -> None:
@@ -89,16 +79,11 @@ def test_a_grid_of_ones_own_is_the_product_in_the_order_given() -> None:
     assert str(space) == "grid: lr {0.1, 0.05} × feature_kd {1, 3}: 4 actions"
 
 
-def test_a_default_off_the_grid_is_one_more_arm() -> None:
+def test_a_default_off_the_grid_is_one_more_arm_and_an_empty_grid_leaves_only_it() -> None:
     base = LUCIR.replace(feature_kd=3)
     space = make_space("paper", base)
-    assert len(space) == 51
-    assert space.default == 50
-    assert space.actions[50] == base
+    assert (len(space), space.default, space.actions[50]) == (51, 50, base)
     assert str(space).endswith("51 actions (the default among them, off the grid)")
-
-
-def test_an_empty_grid_leaves_only_the_default() -> None:
     space = make_space({}, LUCIR)
     assert (space.actions, space.default, len(space.axes)) == ((LUCIR,), 0, 0)
 
@@ -130,6 +115,7 @@ def test_the_ablation_switch_tunes_only_some_kinds(tune: str | list[str], count:
         ({"lr": [0.1, 0.1]}, None, "each once"),
         ({"lr": [0.1, 0]}, None, "above 0"),
         ({"classifier": ["fc", "nmc"]}, None, "did you mean 'ncm'"),
+        ({"logit_kb": [0, 1]}, ["lr"], "did you mean 'logit_kd'"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_do(
@@ -137,16 +123,6 @@ def test_mistakes_are_one_line_with_what_to_do(
 ) -> None:
     with pytest.raises(UserError, match=message):
         make_space(space, LUCIR, tune)
-
-
-def test_epochs_and_allocation_can_be_axes() -> None:
-    base = Action(epochs=160, allocation=0.5, lr=0.1)
-    assert (base.epochs, base.allocation) == (160.0, 0.5)
-    space = make_space({"epochs": [10, 100], "allocation": [0, 1]}, base)
-    assert [(each.epochs, each.allocation) for each in space.actions[:4]] == [(10, 0), (10, 1), (100, 0), (100, 1)]
-    for wrong in ({"epochs": 0}, {"allocation": 1.5}, {"balance": "some"}):
-        with pytest.raises(UserError):
-            Action(**wrong)
 
 
 @pytest.mark.parametrize("method", sorted(METHODS))

@@ -28,20 +28,18 @@ def test_actions_compare_by_value_whatever_the_order(axes: dict[str, AxisValue])
     assert eval(repr(one)) == one
 
 
-def test_a_term_without_an_axis_weighs_one() -> None:
-    action = Action(feature_kd=0.5, logit_kd=0)
+def test_weights_settings_and_changes() -> None:
+    action = Action(lr=0.2, balance="align", feature_kd=0.5, logit_kd=0)
     assert [action.weight(term) for term in ("ce", "feature_kd", "logit_kd")] == [1.0, 0.5, 0.0]
-
-
-def test_whole_numbers_and_floats_are_the_same_action() -> None:
+    found = [action.setting(name) for name in ("lr", "balance", "old_rows", "epochs", "allocation")]
+    assert found == [0.2, "align", "trained", None, None]
+    assert [is_weight(name) for name in ("lr", "classifier", "feature_kd", "margin")] == [False, False, True, True]
+    assert action.replace(lr=0.05) == Action(lr=0.05, balance="align", feature_kd=0.5, logit_kd=0)
+    assert action.lr == 0.2
     assert Action(lr=1, margin=0) == Action(lr=1.0, margin=0.0)
     assert str(Action(lr=1, classifier="fc")) == "classifier=fc lr=1"
-
-
-def test_replace_changes_only_what_is_named() -> None:
-    action = Action(lr=0.1, classifier="fc", feature_kd=1.0)
-    assert action.replace(lr=0.05) == Action(lr=0.05, classifier="fc", feature_kd=1.0)
-    assert action.lr == 0.1
+    with pytest.raises(UserError, match="unknown action axis 'feature_dk'; did you mean 'feature_kd'"):
+        action.replace(feature_dk=1.0)
 
 
 @pytest.mark.parametrize(
@@ -56,6 +54,8 @@ def test_replace_changes_only_what_is_named() -> None:
         ({"classifier": "nmc"}, "did you mean 'ncm'?"),
         ({"classifier": 1.0}, "known: auto, fc, ncm"),
         ({"old_rows": "freeze"}, "did you mean 'frozen'?"),
+        ({"epochs": 0}, "above 0"),
+        ({"allocation": 1.5}, "at most 1"),
     ],
 )
 def test_what_is_not_an_action_is_refused_in_one_line(axes: dict[str, AxisValue], words: str) -> None:
@@ -63,11 +63,6 @@ def test_what_is_not_an_action_is_refused_in_one_line(axes: dict[str, AxisValue]
         Action(**axes)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-def test_an_unknown_axis_gets_the_nearest_word() -> None:
-    with pytest.raises(UserError, match="unknown action axis 'feature_dk'; did you mean 'feature_kd'"):
-        Action(feature_kd=1.0).replace(feature_dk=1.0)
 
 
 # Settings and axes of one's own -------------------------------------------------------------------------------------
@@ -82,19 +77,6 @@ def own_axis(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Axis]:
         return register_axis(Axis(name, **more))
 
     return registered
-
-
-def test_what_is_no_setting_is_the_weight_of_a_term() -> None:
-    assert [name for name in ("lr", "classifier", "feature_kd", "margin") if is_weight(name)] == [
-        "feature_kd",
-        "margin",
-    ]
-
-
-def test_a_setting_is_as_the_action_says_else_its_default_else_none() -> None:
-    action = Action(lr=0.2, balance="align")
-    found = [action.setting(name) for name in ("lr", "balance", "old_rows", "epochs", "allocation")]
-    assert found == [0.2, "align", "trained", None, None]
 
 
 def test_a_captured_step_serves_actions_that_differ_in_rates_and_weights_only() -> None:

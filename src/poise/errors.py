@@ -144,15 +144,19 @@ def suggestion(word: object, known: Iterable[str], prefix: str = "") -> str:
     return f"known: {', '.join(prefix + choice for choice in choices)}" if choices else "none is known"
 
 
+def unknown_argument(whose: str, name: str, known: Iterable[str]) -> UserError:
+    """The error of a call with an argument that is not known."""
+    return UserError(f"{whose} has no argument '{name}'; {suggestion(name, {*known} - {'self', 'cls'})}")
+
+
 def suggesting(function: Callable[P, R]) -> Callable[P, R]:
     """Answer a misspelt argument of this function, or of a class of this constructor, with a suggestion."""
     names, whose = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
-    whose = whose.rpartition(".")[2]
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs.keys() - names:
-            raise UserError(f"{whose} has no argument '{name}'; {suggestion(name, names.keys() - {'self', 'cls'})}")
+            raise unknown_argument(whose.rpartition(".")[2], name, names)
         return function(*args, **kwargs)
 
     return checked

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from enum import Enum, IntEnum, StrEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,7 @@ def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
 
 def test_labels_may_be_tensors_arrays_or_numpy_numbers() -> None:
     images, labels = digits(0, 1)
-    forms: list[Any] = [torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]]
-    for given in forms:
+    for given in (torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]):
         assert learner().partial_fit(images, given).knowledge.classes == (0, 1)
 
 
@@ -150,13 +149,6 @@ def test_an_image_that_comes_again_is_not_trained_on_if_it_is_in_the_reserve() -
 IMAGES, LABELS = digits(0, 1)
 
 
-def test_a_budget_that_is_too_small_is_refused_before_training() -> None:
-    learned = learner(memory=Budget(per_class=None, total=3)).partial_fit(*digits(0, 1))
-    with pytest.raises(UserError, match="use at least 4"):
-        learned.fitting(*digits(2, 3))
-    assert learned.phases_ == 1
-
-
 @pytest.mark.parametrize(
     ("images", "labels", "line"),
     [
@@ -192,19 +184,8 @@ def test_bad_images_and_labels_are_refused_in_one_line(images: Any, labels: Any,
     assert learned.partial_fit(IMAGES, LABELS).phases_ == 1
 
 
-class Animal(StrEnum):
-    CAT = "cat"
-    DOG = "dog"
-
-
-class Mixed(str, Enum):  # noqa: UP042 - as many programs still write it
-    CAT = "cat"
-    DOG = "dog"
-
-
-class Number(IntEnum):
-    CAT = 5
-    DOG = 7
+Animal = StrEnum("Animal", {"CAT": "cat", "DOG": "dog"})
+Number = IntEnum("Number", {"CAT": 5, "DOG": 7})
 
 
 class Name(str):
@@ -216,7 +197,6 @@ class Name(str):
     ("first", "second", "wanted"),
     [
         (Animal.CAT, Animal.DOG, ("cat", "dog")),
-        (Mixed.CAT, Mixed.DOG, ("cat", "dog")),
         (Number.CAT, Number.DOG, (5, 7)),
         (Name("cat"), Name("dog"), ("cat", "dog")),
         (-(2**63), 2**63 - 1, (-(2**63), 2**63 - 1)),

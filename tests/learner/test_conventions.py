@@ -48,11 +48,7 @@ class TestParameters:
         }
         found = Learner("icarl", **given).get_params()
         assert all(found[name] is value for name, value in given.items())
-        assert (found["method"], found["epochs"], found["verbose"]) == (
-            "icarl",
-            Learner().get_params()["epochs"],
-            False,
-        )
+        assert (found["method"], found["epochs"], found["verbose"]) == ("icarl", None, False)
 
     @pytest.mark.parametrize("policy", tuner_names())
     def test_a_clone_has_the_same_parameters_and_has_learned_nothing(self, policy: str) -> None:
@@ -69,18 +65,14 @@ class TestParameters:
         assert repr(Learner(net=Flat())) == "Learner(net=Flat(…))"
         assert len(repr(Learner(space={"lr": [0.1 / n for n in range(1, 90)]}))) < 90
 
-    def test_set_params_is_as_if_made_so(self, tmp_path: Path) -> None:
+    def test_set_params_is_as_if_made_so_and_refuses_what_means_nothing(self) -> None:
         changed = learner().set_params(epochs=2, memory=3)
         assert changed.settings == learner(epochs=2, memory=3).settings
-        assert changed.get_params()["epochs"] == 2
         assert changed.set_params() is changed
-
-    def test_set_params_refuses_what_means_nothing_and_changes_nothing(self) -> None:
-        mine = learner()
         with pytest.raises(UserError) as error:
-            mine.set_params(memory=3, epoch=2)
+            changed.set_params(memory=7, epoch=2)
         assert "did you mean 'epochs'?" in refusal(error)
-        assert mine.get_params()["memory"] == 4
+        assert changed.get_params()["memory"] == 3
 
     def test_a_learner_that_has_learned_keeps_its_settings_until_it_starts_anew(self) -> None:
         mine = learner().partial_fit(*digits(0, 1))
@@ -259,13 +251,6 @@ class TestCopies:
         process.join(120)
         assert process.exitcode == 0
         assert (tmp_path / "there.safetensors").read_bytes() == state_bytes(mine, tmp_path)
-
-    def test_a_copy_shares_nothing(self) -> None:
-        mine = grown()
-        twin = copy.deepcopy(mine)
-        assert twin.model is not None
-        torch.nn.init.zeros_(twin.model.head.new)
-        assert mine.score(*digits(0, 1, 2, 3)) == grown().score(*digits(0, 1, 2, 3))
 
 
 class TestInputs:

@@ -112,10 +112,11 @@ def receive(
             raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
         check_whole("next_images", next_images, 0)
     store, plain = labelled_store(images, labels, settings, knowledge)
+    digest = digest_images(store, plain)
     new = _new_classes(plain, knowledge.classes, known)
     classes = (*knowledge.classes, *new)
-    settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
     rows = {label: row for row, label in enumerate(classes)}
+    settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
     return NewPhase(
         phase=knowledge.phases,
@@ -123,7 +124,7 @@ def receive(
         count=len(plain),
         classes=classes,
         growth=Growth(len(knowledge.classes), len(new)),
-        digest=digest_images(store, plain),
+        digest=digest,
         next_images=next_images,
         action=settings.given_action(action, knowledge.phases) if action is not None else None,
     )

@@ -30,6 +30,7 @@ from poise.errors import (
     shown,
     suggesting,
     suggestion,
+    unknown_argument,
 )
 from poise.learner import extras, upkeep
 from poise.learner.defaults import choose_defaults, warn_of_short_phase
@@ -82,7 +83,7 @@ def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate
 
     Arguments may have scikit-learn's names, and a misspelt one gets a suggestion.
     """
-    names, checked = inspect.signature(method).parameters, suggesting(method)
+    names = inspect.signature(method).parameters
 
     @wraps(method)
     def in_own_modes(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -92,8 +93,10 @@ def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate
                 raise UserError(f"{theirs} and {ours} are two names for the same; pass one of them")
             if ours in names:
                 kwargs[ours] = kwargs.pop(theirs)
+        for name in kwargs.keys() - names:
+            raise unknown_argument(method.__name__, name, names)
         with self._parts.runtime.backend.active():
-            return checked(self, *args, **kwargs)
+            return method(self, *args, **kwargs)
 
     return in_own_modes
 
@@ -213,6 +216,7 @@ class Learner:
         callbacks = _check_callbacks(self.callbacks)
         phase = self._open_phase(images, labels, known=known, next_images=next_images)
         events: Iterator[Event] = phase
+        parts = self._parts
         if self.verbose:
             from poise import progress  # nobody who watches nothing has to wait for rich
 
@@ -220,7 +224,7 @@ class Learner:
         with closing(phase):
             for event in events:
                 log.debug("%s", event)
-                warn_of_short_phase(self.settings, self.phase_under_way, event)
+                warn_of_short_phase(parts.settings, parts.phase, event)
                 try:
                     for callback in callbacks:
                         callback(event)
