@@ -70,10 +70,6 @@ class TestLogitKd:
         slow = slow_kl(student, teacher, temperature) * temperature**2 / 4
         assert losses.logit_kd(student, teacher, temperature).item() == pytest.approx(slow)
 
-    def test_at_temperature_two_it_is_the_plain_batch_mean(self) -> None:
-        student, teacher = random(6, 5), random(6, 5, seed=1)
-        assert losses.logit_kd(student, teacher).item() == pytest.approx(slow_kl(student, teacher, 2.0))
-
     @given(SEEDS, st.floats(-50, 50))
     def test_it_is_never_negative_and_blind_to_a_shift(self, seed: int, shift: float) -> None:
         student, teacher = random(6, 5, seed=seed), random(6, 5, seed=seed + 1)
@@ -137,10 +133,6 @@ class TestMarginRanking:
         loss.backward()  # type: ignore[no-untyped-call]
         assert loss.item() == 0
 
-    def test_well_separated_images_cost_nothing(self) -> None:
-        scores = torch.tensor([[1.0, 0.0, 0.4, -0.2]])
-        assert losses.margin_ranking(scores, torch.tensor([0]), old=2).item() == 0
-
 
 def slow_nca(logits: Tensor, labels: Tensor) -> float:
     found = []
@@ -156,11 +148,6 @@ class TestNca:
         logits, labels = 5 * random(6, 4, seed=seed), torch.tensor([0, 3, 1, 1, 2, 0])
         assert losses.nca(logits, labels).item() == pytest.approx(slow_nca(logits, labels))
         assert losses.nca(logits - margin, labels).item() == pytest.approx(slow_nca(logits, labels))
-
-    def test_it_is_cross_entropy_where_the_true_class_is_the_nearest(self) -> None:
-        logits, labels = random(6, 4), torch.tensor([0, 3, 1, 1, 2, 0])
-        logits[torch.arange(6), labels] += 20
-        assert losses.nca(logits, labels).item() == pytest.approx(losses.cross_entropy(logits, labels).item())
 
     def test_a_known_answer(self) -> None:
         logits = torch.tensor([[1.0, 3.0]])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
 from typing import Final
 
@@ -24,8 +24,6 @@ BAR_SECONDS: Final = 0.1  # between two moves of a bar
 BAR_WIDTH: Final = 16  # so that all of it fits into 80 columns
 SPEED_SECONDS: Final = 120.0  # over which rich takes the mean of the speed
 MOST_ROWS: Final = 12  # cells of a sweep that have a bar of their own
-
-Ended = Callable[[int, str], bool]  # whether this part of that phase is over
 
 
 class Display:
@@ -98,23 +96,17 @@ class Tally:
 
     def __init__(self, plan: Iterable[Progress] = ()) -> None:
         self._parts = {(each.phase, each.what): (each.done, each.of) for each in plan}
-        self._phase = -1
 
     def note(self, event: Event) -> None:
         """Count what led to this event."""
-        if event.phase != self._phase:
-            self._phase = event.phase
-            self._end(lambda phase, what: phase < event.phase)
+        over, decided = isinstance(event, events.PhaseDone), isinstance(event, events.ActionDecided)
+        for (phase, what), (_, of) in self._parts.items():
+            ended = over or (decided and what != "training")
+            if phase < event.phase or (phase == event.phase and ended):
+                self._parts[phase, what] = of, of
         if isinstance(event, Progress):
             _, planned = self._parts.get((event.phase, event.what), (0, 0))
             self._parts[event.phase, event.what] = event.done, max(event.of, planned, event.done)
-        elif isinstance(event, events.ActionDecided):
-            self._end(lambda phase, what: phase == event.phase and what != "training")
-        elif isinstance(event, events.PhaseDone):
-            self._end(lambda phase, what: phase == event.phase)
-
-    def _end(self, ended: Ended) -> None:
-        self._parts = {key: (of, of) if ended(*key) else (done, of) for key, (done, of) in self._parts.items()}
 
     @property
     def done(self) -> int:

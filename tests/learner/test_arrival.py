@@ -34,7 +34,8 @@ def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
 
 def test_labels_may_be_tensors_arrays_or_numpy_numbers() -> None:
     images, labels = digits(0, 1)
-    for given in (torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]):
+    forms: list[Any] = [torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]]
+    for given in forms:
         assert learner().partial_fit(images, given).knowledge.classes == (0, 1)
 
 

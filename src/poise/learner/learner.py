@@ -156,8 +156,6 @@ class Learner:
         action_: the action that the last phase was trained with.
     """
 
-    _estimator_type = "classifier"  # what scikit-learn read before there were tags
-
     method: str | None = None
     _: KW_ONLY
     net: str | nn.Module | None = None
@@ -187,7 +185,7 @@ class Learner:
     executor: Executor | None = None
     verbose: bool = False
     callbacks: Sequence[Callback] | None = None
-    _made: _Parts | None = field(default=None, init=False)  # when it is first needed
+    _made: _Parts | None = field(default=None, init=False)  # what they stand for, made when it is first needed
 
     # Learning ---------------------------------------------------------------------------------------------------
 
@@ -610,7 +608,7 @@ class Learner:
             runtime = Runtime.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
             with runtime.backend.active():
                 knowledge = state.knowledge.placed(runtime.backend.device)
-            learner = cls._of_parts(state.settings, runtime, knowledge)
+            learner = cls.from_settings(state.settings, runtime, knowledge=knowledge)
             learner._parts.pending = state.pending
             if state.settings.unregistered is None:
                 pending = state.pending.history if state.pending is not None else ()
@@ -618,15 +616,17 @@ class Learner:
             return learner
 
     @classmethod
-    def from_settings(cls, settings: Settings, runtime: Runtime, preprocessing: Preprocessing | None = None) -> Self:
-        """A learner with settings that are resolved already, which has learned nothing."""
-        return cls._of_parts(settings, runtime, _nothing_known(settings, preprocessing), preprocessing)
-
-    @classmethod
-    def _of_parts(
-        cls, settings: Settings, runtime: Runtime, knowledge: Knowledge, preprocessing: Preprocessing | None = None
+    def from_settings(
+        cls,
+        settings: Settings,
+        runtime: Runtime,
+        preprocessing: Preprocessing | None = None,
+        knowledge: Knowledge | None = None,
     ) -> Self:
-        """A learner with these parts, and with the parameters that would make them again."""
+        """A learner with settings that are resolved already, and with the parameters that would make them again.
+
+        Without `knowledge` it has learned nothing.
+        """
         parameters = {
             **plain_copy(dict(settings)),
             "net": settings.net if runtime.net is None else runtime.net,
@@ -639,6 +639,7 @@ class Learner:
             parameters["epochs"] = None
         known = cls._defaults()
         learner = cls(**{name: value for name, value in parameters.items() if name in known})
+        knowledge = knowledge or _nothing_known(settings, preprocessing)
         learner._made = _Parts(settings, runtime, knowledge, learner._learning_parameters())
         return learner
 

@@ -52,8 +52,7 @@ def build_model(
     """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
 
     The network is the user's own, else the one that is `described`, else the one that the settings name. With
-    `pretrained=False` other weights are loaded into it later, and `most` says how many there are: a network that grows
-    far beyond is refused.
+    `pretrained=False` other weights are loaded into it later.
     """
     described = described or architecture(settings, shape, own_net=net is not None)
     name, _, head = described.rpartition("+")

@@ -166,7 +166,9 @@ class Phase:
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
         material = PhaseData(context, self.kept, self.new, self.reserve, self.discarded)
-        still = model.is_frozen or all(action.backbone_rate == 0 for action in self._possible_actions())
+        actions = settings.action_space.actions if arrival.phase else (self._first_action,)
+        possible = actions if arrival.action is None else (arrival.action,)
+        still = model.is_frozen or all(action.backbone_rate == 0 for action in possible)
         if still and features_suffice(context, self.stored.shape, still=still):
             kept = known.features
             return material.as_features(kept if kept is not None and len(kept) == len(self.kept) else None)
@@ -185,12 +187,6 @@ class Phase:
         if count not in (shape[0], info.channels if info is not None else None):
             raise UserError(f"preprocessing has {count} means, but images have {shape[0]} channels; give one for each")
         return given
-
-    def _possible_actions(self) -> tuple[Action, ...]:
-        """Those that may be tried or trained in this phase."""
-        if self.arrival.action is not None:
-            return (self.arrival.action,)
-        return self.settings.action_space.actions if self.arrival.phase else (self._first_action,)
 
     @property
     def _first_action(self) -> Action:

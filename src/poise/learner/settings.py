@@ -16,7 +16,7 @@ from poise.errors import UserError, shown
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone, is_named
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
-from poise.spaces import ActionSpace, all_grids, check_tuned, make_space, named_space, tuned_space
+from poise.spaces import ActionSpace, all_grids, make_space, named_space, tuned_space
 from poise.training import Backend, Executor, Schedule, make_backend
 from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, Tuner, TunerKind, tuner_kind, tuner_names
 
@@ -30,9 +30,6 @@ AUTOMATIC: Final = (
 )
 #: What `Learner` and `Settings.resolve` take.
 KEYS: Final = frozenset(LearnerKeys.model_fields)
-_KEYS: Final = LearnerKeys.model_fields.items()
-#: Keys for which None means that nothing is said.
-OPTIONAL: Final = frozenset(name for name, field in _KEYS if field.default is None or field.default_factory)
 
 
 class Settings(LearnerKeys):
@@ -53,9 +50,7 @@ class Settings(LearnerKeys):
         `automatic`, what is None is left open for the first images.
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
-        unsaid = {*OPTIONAL, "trials", *left_open}
-        said = LearnerKeys(**{name: value for name, value in given.items() if value is not None or name not in unsaid})
-        check_tuned(said.tune)
+        said = LearnerKeys(**{name: value for name, value in given.items() if value is not None})
         kind = tuner_kind(said.policy)
         method = make_method(said.method, said.options)
         memory = _budget(said.memory, method)
