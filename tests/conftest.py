@@ -411,18 +411,6 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
         requests.close()
 
 
-@pytest.fixture(scope="session")
-def powerless() -> list[str]:
-    """Words before a command in which permissions count: for root they do not, unless it gives its powers up."""
-    if os.geteuid():
-        return []
-    powers = "-dac_override,-dac_read_search"
-    words = ["setpriv", f"--bounding-set={powers}", f"--inh-caps={powers}"]
-    if shutil.which("setpriv") is None or subprocess.run([*words, "true"], check=False).returncode:
-        pytest.skip("root cannot give up its powers here: what may not be read was not tested")
-    return words
-
-
 # `peak_while(work)`: what the work returns, and the peak of anonymous memory while it went on, in bytes above before.
 _PEAK = """
 import threading

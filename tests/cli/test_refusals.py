@@ -42,7 +42,6 @@ MISTAKES = [
     (["run", "--seed", "one"], "'--seed'"),
     (["run", "--epochs", "3"], "keys of a recipe are given without dashes: epochs=value"),
     (["run", "--memory.total=40"], "keys of a recipe are given without dashes: memory.total=value"),
-    (["run", "--checkpoint-every", "nan"], "--checkpoint-every"),
     (["sweep", "many.toml", "--lanes", "1000000000"], "--lanes"),
     (["report", "pets", "--every", "9" * 30], "--every"),
     (["report", "pets", "--watch"], "say where with --out"),
@@ -169,6 +168,7 @@ MISTAKES = [
     ([*LEARN, "--seed", DIGITS], "--seed"),
     ([*LEARN, "--memory", "abc"], "or 'all'"),
     ([*LEARN, "--memory", "²"], "or 'all'"),
+    ([*LEARN, "--memory", "-1"], "or 'all'"),
     ([*LEARN, "--memory", "1000000001"], "1000000000"),
     ([*LEARN, "--device", "cuda:99"], "cuda:99"),
     # Names of any bytes are written out

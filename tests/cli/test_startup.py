@@ -104,24 +104,3 @@ def test_a_package_that_is_missing_is_one_line(package: str) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"poise: {package} is not installed for {sys.executable}; install it, or all that")
     assert done.stderr.count("\n") == 1
-
-
-def test_a_folder_that_may_not_be_used_is_one_line_and_stops_no_other_command(
-    tmp_path: Path, powerless: list[str]
-) -> None:
-    closed, images = tmp_path / "closed", pictures(tmp_path / "images", "cat dog")
-    closed.mkdir(mode=0o000)
-    environment = {**os.environ, "POISE_DATA": str(closed)}
-
-    def run(*words: str) -> tuple[int, str, str]:
-        command = [*powerless, sys.executable, "-m", "poise", *words]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        return done.returncode, done.stdout, done.stderr
-
-    code, out, err = run("data")
-    assert (code, err) == (0, "")
-    assert f"(POISE_DATA is '{closed}'" in out
-    code, _, err = run("data", "pack", str(images), "--out", str(closed / "some.pack"))
-    assert code == 2
-    assert err.startswith(f"poise: {closed}/some.pack")
-    assert err.endswith(": Permission denied; check its permissions, or choose another place\n")

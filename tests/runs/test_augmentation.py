@@ -13,6 +13,7 @@ from PIL import Image
 from poise.data import STRONGER, Augmentation
 from poise.data.sources import DigitsSource
 from poise.errors import UserError
+from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 
 Plans = Callable[..., Plan]
@@ -54,15 +55,13 @@ def test_it_is_written_and_resumed_anywhere_with_its_trials(plan: Plans, outcome
     assert (
         json.loads((tmp_path / "whole" / "recipe.json").read_bytes())["recipe"]["augmentation"] == whole["augmentation"]
     )
-    events = sum(1 for _ in Run(plan(*words), RunFolder(tmp_path / "counted")).starting())
-    for stop in range(2, events, events // 2 - 2):
-        folder = RunFolder(tmp_path / str(stop))
-        going = Run(plan(*words), folder, checkpoint_seconds=0).starting()
-        for _ in range(stop):
-            next(going)
-        going.close()
-        Run(reopen(folder.path)[1], folder).resume()
-        assert outcome(folder.path) == outcome(tmp_path / "whole")
+    folder = RunFolder(tmp_path / "stopped")
+    going = Run(plan(*words), folder, checkpoint_seconds=0).starting()
+    while not any(event["event"] == "trial" for event in read_journal(folder.journal.path)):
+        next(going)
+    going.close()
+    Run(reopen(folder.path)[1], folder).resume()
+    assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
 def test_it_changes_the_training_and_a_plain_run_says_nothing_of_it(
@@ -85,17 +84,9 @@ def test_phase_0_is_shared_only_with_the_same_augmentation(reference: Path, plan
         Run(plan(f"start={strong.path}"), RunFolder(tmp_path / "another")).start()
 
 
-def test_resized_crops_of_any_data_are_written_and_labelled(plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
-    words = ("augmentation=resized", "groups=[2,2]")
-    whole = Run(plan(*words), RunFolder(tmp_path / "whole")).start()
+def test_resized_crops_of_any_data_are_written_and_labelled(plan: Plans, tmp_path: Path) -> None:
+    whole = Run(plan("augmentation=resized", "groups=[2,1]"), RunFolder(tmp_path / "whole")).start()
     assert whole["augmentation"] == "resized"
-    folder = RunFolder(tmp_path / "stopped")
-    going = Run(plan(*words), folder, checkpoint_seconds=0).starting()
-    for _ in range(5):
-        next(going)
-    going.close()
-    Run(reopen(folder.path)[1], folder).resume()
-    assert outcome(folder.path) == outcome(tmp_path / "whole")
 
 
 def test_an_unknown_word_is_refused() -> None:

@@ -124,7 +124,7 @@ def test_files_are_predicted_as_the_exam_saw_them(packed: Path, tmp_path: Path, 
 
 
 def test_a_plan_says_where_the_images_live(packed: Path) -> None:
-    assert "in the largest phase, streamed from the pack (" in describe_plan(plan_of(packed))
+    assert " of images, which stay in the pack, " in describe_plan(plan_of(packed))
 
 
 @pytest.mark.parametrize("name", ["cifar100", "imagenet-subset-lucir", "digits"])

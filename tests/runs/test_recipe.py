@@ -210,8 +210,6 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
 @pytest.mark.parametrize(
     ("word", "line"),
     [
-        ("method=icral", "did you mean 'icarl'?"),
-        ("policy=fixde", "did you mean 'fixed'?"),
         ("action.feature=1", "unknown action axis 'feature'"),
         ("action.classifier=fcc", "did you mean 'fc'?"),
         ("options.lamda_base=5", "did you mean 'lambda_base'?"),

@@ -9,32 +9,18 @@ from typing import Any
 import pytest
 
 from poise import Budget, UserError
+from poise.journal import read_journal
 from poise.report import comparison_table, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
-from poise.runs.observers import Observer
 from poise.runs.record import run_of_result
-from poise.training import Event
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
-SHORT = ("epochs=1", "batch=64")  # as in `plan`
 STREAM = "groups=[3,2,2]"
 TRYING = (
     *("policy=race", "space={allocation=[0.0,0.9]}", "trials.environment=lookahead"),
     *("images_per_class=20", "batch=16"),
 )
-
-
-class Killer(Observer):
-    """Stands for a kill: raises at the n-th event."""
-
-    def __init__(self, number: int) -> None:
-        self.left = number
-
-    def event(self, event: Event) -> None:
-        self.left -= 1
-        if not self.left:
-            raise KeyboardInterrupt
 
 
 @pytest.fixture
@@ -70,24 +56,17 @@ def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path
     assert "stored  held" in both
 
 
-@pytest.mark.parametrize("number", [14])
-def test_killed_anywhere_and_resumed_it_gives_the_same_bytes(
-    number: int, rmm: Plans, outcome: Outcome, whole: Path, tmp_path: Path
+def test_killed_and_resumed_a_run_that_tries_allocations_gives_the_same_bytes(
+    rmm: Plans, outcome: Outcome, tmp_path: Path
 ) -> None:
-    plan = rmm(*TRYING)
-    with pytest.raises(KeyboardInterrupt):
-        Run(plan, RunFolder(tmp_path / "run"), (Killer(number),), checkpoint_seconds=0).start()
+    Run(rmm(*TRYING), RunFolder(tmp_path / "whole")).start()
+    going = Run(rmm(*TRYING), RunFolder(tmp_path / "run"), checkpoint_seconds=0).starting()
+    while len(list(read_journal(tmp_path / "run" / "journal.jsonl"))) < 14:
+        next(going)
+    going.close()
     folder, again = reopen(tmp_path / "run")
     Run(again, folder).resume()
-    assert outcome(tmp_path / "run") == outcome(whole)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run that tries allocations and that nobody disturbed."""
-    folder = tmp_path_factory.mktemp("rmm") / "run"
-    Run(make_plan("digits/rmm", load_recipe("digits/rmm", [*SHORT, STREAM, *TRYING])), RunFolder(folder)).start()
-    return folder
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "whole")
 
 
 def test_a_phase_0_is_shared_where_the_memory_after_it_is_the_same(plan: Plans, rmm: Plans, tmp_path: Path) -> None:

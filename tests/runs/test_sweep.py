@@ -7,9 +7,9 @@ import json
 import pickle
 import re
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 import torch
@@ -30,12 +30,9 @@ from poise.runs import (
     reopen,
     sweep_cells,
 )
-from poise.runs.stopping import Stop
 from poise.runs.sweep import CellBench
-from poise.training import Bench, Lanes, Trainer, make_backend
+from poise.training import Lanes, Trainer, make_backend
 
-A = TypeVar("A")
-R = TypeVar("R")
 Command = Callable[..., tuple[int, str, str]]
 
 SWEEP = """
@@ -307,61 +304,26 @@ def test_an_error_that_nobody_foresaw_is_the_cells_own(
     assert_equal(tmp_path / "runs" / name, done / name)
 
 
-# Elsewhere ------------------------------------------------------------------------------------------------------------
+def test_a_cell_that_diverges_is_named(tmp_path: Path) -> None:
+    cells = cells_of(tmp_path, f"{SWEEP}action = [{{}}, {{lr = 1e30}}]\n")[2:4]
+    failed = sweep_cells(cells, tmp_path / "runs", 1)
+    assert list(failed) == [cells[1].name]
+    assert isinstance(failed[cells[1].name], Diverged)
 
 
-class Elsewhere:
-    """Runs cells as another machine would: what goes there and what comes back are bytes."""
-
-    def __init__(self) -> None:
-        self.sent: list[bytes] = []
-
-    def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
-        for attempt in attempts:
-            self.sent.append(pickle.dumps((bench, attempt)))
-            there, received = pickle.loads(self.sent[-1])
-            lanes = Lanes(make_backend("cpu", "fp32", deterministic=False), 1)
-            for known in lanes.run(there, [received]):
-                yield pickle.loads(pickle.dumps(known))
-
-
-def test_cells_that_ran_elsewhere_give_the_same_bytes_and_one_that_fails_there_is_named(
-    done: Path, tmp_path: Path
-) -> None:
-    bad = f"{SWEEP}action = [{{}}, {{lr = 1e30}}]\n"
-    cells = [
-        *cells_of(tmp_path),
-        *(cell for cell in cells_of(tmp_path, bad) if "lwf" in cell.name and "1e+30" in cell.name),
-    ]
-    elsewhere = Elsewhere()
-    failed = sweep_cells(cells, tmp_path / "there", None, executor=elsewhere)
-    assert list(failed) == [cell.name for cell in cells[4:]]
-    assert all(isinstance(error, Diverged) for error in failed.values())
-    assert len(elsewhere.sent) == len(cells) == 6
-    assert max(map(len, elsewhere.sent)) < 10_000, "plain values, without images"
-    for cell in cells[:4]:
-        assert_equal(tmp_path / "there" / cell.name, done / cell.name)
-
-
-def test_plans_cells_and_benches_are_the_same_after_pickling(tmp_path: Path) -> None:
-    words = [
+def test_a_plan_is_the_same_after_pickling() -> None:
+    """As it goes to the other ranks."""
+    for words in (
         *((), ("policy=race", "space={lr=[0.1,0.02]}", "seed=4"), ("policy=online", "tune=kd")),
         *(("order=sorted", "exam=dev"), ("memory.total=60", "memory.reserve=1", "start=runs/other")),
         ("groups=[[2],[0,1]]", "policy=fixed"),
-    ]
-    for each in words:
-        cell = Cell("some cell", make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[2,1]", *each])))
-        again = pickle.loads(pickle.dumps(cell))
-        assert again.name == cell.name
+    ):
+        plan = make_plan("digits/lucir", load_recipe("digits/lucir", ["groups=[2,1]", *words]))
+        again = pickle.loads(pickle.dumps(plan))
         for name in ("name", "recipe", "stream", "settings"):
-            assert getattr(again.plan, name) == getattr(cell.plan, name)
-        assert again.plan.as_json() == cell.plan.as_json(), "the data by their fingerprint"
-        assert again.plan.identity() == cell.plan.identity()
-    bench = CellBench(tmp_path, 7.0, SweepDisplay(()), Stop())
-    bench.stop.set()
-    quiet = pickle.loads(pickle.dumps(bench))
-    assert (quiet.out, quiet.checkpoint_seconds, quiet.view) == (tmp_path, 7.0, None)
-    assert not quiet.stop.is_set()
+            assert getattr(again, name) == getattr(plan, name)
+        assert again.as_json() == plan.as_json(), "the data by their fingerprint"
+        assert again.identity() == plan.identity()
 
 
 # Out of memory --------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
@@ -98,10 +97,8 @@ def run_command() -> NoReturn:
     """Run the command that was typed; a user's mistake is one line on stderr."""
     level = logging.WARNING if os.environ.get("RANK", "0") == "0" else logging.CRITICAL
     logging.basicConfig(level=level, format="poise: %(message)s", handlers=[_Lines()])
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed before the command began
-            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115 - to the end
-        getattr(sys, name).reconfigure(errors="backslashreplace")  # what the terminal's encoding lacks is no error
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr] # what an encoding lacks is no error
     try:
         _refuse_empty_words(sys.argv[1:])
         code = app(standalone_mode=False) or 0
@@ -113,7 +110,10 @@ def run_command() -> NoReturn:
     except UsageError as error:
         _fail(_usage_line(error), 2)
     except OSError as error:
-        _fail(*_explain_system(error), everybodys=False)
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            _fail(explain_refusal(error, "give the same command again"), 1, everybodys=False)
+        place = error.filename or "the system"
+        _fail(f"{place}: {error.strerror}; check its permissions, or choose another place", 2, everybodys=False)
     except MemoryError:
         _fail(_OUT_OF_MEMORY, 1, everybodys=False)
     except RuntimeError as error:
@@ -122,14 +122,6 @@ def run_command() -> NoReturn:
         _fail(_OUT_OF_MEMORY, 1, everybodys=False)
     except typer.Abort as error:
         raise KeyboardInterrupt from error
-
-
-def _explain_system(error: OSError) -> tuple[str, int]:
-    """The line about what the system refused, and the exit code."""
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        where = error.filename or "the system"
-        return f"{where}: {error.strerror}; check its permissions, or choose another place", 2
-    return explain_refusal(error, "give the same command again"), 1
 
 
 def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
@@ -148,10 +140,9 @@ def _usage_line(error: Any) -> str:  # noqa: ANN401 - a UsageError
 def _refuse_empty_words(words: Sequence[str]) -> None:
     """Refuse a word without a character to be seen, which a shell makes of a variable that is not set."""
     for before, word in zip(("", *words), words, strict=False):
-        option, _, value = word.partition("=")
-        empty = before if not word.strip() else option if option.startswith("--") and "=" in word else ""
-        if not word.strip() or (empty and not value.strip()):
-            what = f"the value of {empty}" if empty.startswith("--") else "a word of the command"
+        option, found, value = word.partition("=") if word.startswith("--") else (before, "=", word)
+        if found and not value.strip():
+            what = f"the value of {option}" if option.startswith("--") else "a word of the command"
             raise UserError(f"{what} is empty ({shown(word)}, perhaps a variable that is not set); give it")
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from functools import partial
-from io import BufferedIOBase, BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -91,7 +90,7 @@ def learn(
 def _memory(word: str | None) -> int | str | None:
     if word is None or word == "all":
         return word
-    if not word.isdecimal() or len(word) > len(str(MOST)) or int(word) > MOST:
+    if not word.isdecimal() or len(word) > len(str(MOST)):  # what is too large is refused like other numbers
         raise UserError(f"--memory {word} must be a whole number of images, from 0 to {MOST}, or 'all'")
     return int(word)
 
@@ -135,7 +134,7 @@ def predict(
     chosen = partial(predict_paths, learner, top=top, reject=reject is not None)
     read, failed = _print_each(chosen(named), named, as_json=as_json)
     came, missed = 0, 0
-    for some in read_paths(_standard_input(), b"\0" if null else b"\n") if streamed else ():
+    for some in read_paths(sys.stdin.buffer, b"\0" if null else b"\n") if streamed else ():  # type: ignore[arg-type]
         more, faults = _print_each(chosen(some, streamed=True), some, as_json=as_json)
         say(*(f"not read: {fault}" for fault in faults))
         read, came, missed = read + more, came + len(some), missed + len(faults)
@@ -166,11 +165,6 @@ def _print_each(
         else:
             say(f"not read: {prediction.unread}")
     return read, failed
-
-
-def _standard_input() -> BufferedIOBase:
-    """Standard input as bytes; nothing where it was closed before the command began."""
-    return cast("BufferedIOBase", sys.stdin.buffer) if sys.stdin is not None else BytesIO()
 
 
 def info(model: Trained, as_json: Json = False) -> None:

@@ -349,9 +349,7 @@ def _write_report(runs: Sequence[Path], out: Path) -> str:
 
 
 def _finish_up(folder: RunFolder, world: World) -> None:
-    """Say that a run is finished, and write what it had no time to write if it was killed after its result."""
-    from poise.runs import complete, reopen
-    from poise.runs.checks import runner_in
+    """Say that a run is finished, and write its page if it was killed before that."""
     from poise.runs.folder import PAGE, REPORT
     from poise.runs.record import load_result
 
@@ -359,14 +357,6 @@ def _finish_up(folder: RunFolder, world: World) -> None:
         return
     result = load_result(folder.path)
     show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
-    complete(folder)
-    if not folder.model.exists():
-        try:  # its data are needed for it; the result stands without it
-            opened, plan = reopen(folder.path)
-            runner_in(opened)(plan, opened).rewrite_model()
-            show(f"{folder.model.name} was missing and is written again")
-        except PoiseError as error:
-            say(f"{folder.model.name} is missing and cannot be written again: {error}")
     if not (folder.path / REPORT / PAGE).exists():
         show(_write_report([folder.path], folder.path))
 

@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from poise.errors import UserError, naming
+from poise.errors import naming
 from poise.settings import LIST_KEYS
 from poise.store import expand_user
 from poise.words import one_line, printable
-
-
-def _refuse_nan(seconds: float) -> float:
-    if math.isnan(seconds):
-        raise UserError("--checkpoint-every nan must be a number of seconds")
-    return seconds
 
 
 def _expand_paths(path: Path | list[Path] | None) -> Path | list[Path] | None:
@@ -47,10 +40,7 @@ RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') 
 Overrides = Annotated[
     list[str] | None, typer.Argument(help=f"key=value …, e.g. setting=tfs phases=25; '{LIST_KEYS}' lists the keys.")
 ]
-Checkpoints = Annotated[
-    float,
-    typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0, callback=_refuse_nan),
-]
+Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 #: The folder of a run, as `Plan.default_folder` names it.
 USUAL_FOLDER: Final = "runs/RECIPE-SETTING-N-{}-sSEED"
 Out = Annotated[Path | None, out_option("Run folder.", USUAL_FOLDER.format("POLICY"))]

@@ -36,6 +36,7 @@ log = logging.getLogger(__name__)
 SIZE: Final = 256
 CHUNK: Final = 16  # files that a process decodes before it hands them over
 FEW: Final = 500  # files that one process decodes as soon as several have started
+_STOPPING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Packed(NamedTuple):
@@ -183,11 +184,12 @@ class Packing:
         if self.jobs == 1 or sum(map(len, pieces)) <= FEW:
             yield from map(work, pieces)
             return
-        context = multiprocessing.get_context("spawn")
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        resource_tracker.ensure_running()  # a process of Python's own, which would end with a closed terminal
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        with ProcessPoolExecutor(self.jobs, context, _begin_worker) as pool:
+        with ProcessPoolExecutor(self.jobs, multiprocessing.get_context("spawn"), _begin_worker) as pool:
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)  # which processes that begin now inherit:
+            resource_tracker.ensure_running()  # one of Python's own, which would end with a closed terminal
+            for _ in range(self.jobs):
+                pool.submit(os.getpid)
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
             try:
                 yield from map_ahead(pool, work, pieces, 4 * self.jobs)
             except BrokenProcessPool as error:
@@ -274,7 +276,7 @@ def read_classes(words: str, folder: Path) -> tuple[str, ...]:
 
 def _begin_worker() -> None:
     """In a process that decodes: it hears no signals, and ends with the process that started it."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _STOPPING:
         signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

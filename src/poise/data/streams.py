@@ -14,6 +14,7 @@ import torch
 from poise import draws
 from poise.data.images import ImageSet
 from poise.errors import UserError, suggestion
+from poise.words import counted
 
 SETTINGS: Final = ("tfh", "tfs", "groups")
 
@@ -127,17 +128,9 @@ def make_stream(
 def _even_sizes(setting: str, count: int, phases: int | None) -> list[int]:
     """Sizes of `phases` even groups of `count` classes."""
     fitting = [number for number in range(1, count + 1) if count % number == 0]
-    choices = f"use one of {', '.join(map(str, fitting))}"
-    if phases is None:
-        raise UserError(f"setting={setting} needs phases, and splits {count} classes into even ones; {choices}")
-    if not _is_whole(phases) or phases < 1:
-        raise UserError(
-            f"{setting} splits {count} classes into even phases: phases={phases} is not a number of phases; {choices}"
-        )
-    if phases not in fitting:
-        raise UserError(
-            f"{setting} splits {count} classes into even phases: phases={phases} does not divide; {choices}"
-        )
+    if phases is None or not _is_whole(phases) or phases not in fitting:
+        choices = f"phases={phases} does not divide; use one of {', '.join(map(str, fitting))}"
+        raise UserError(f"{setting} splits {count} classes into even phases: {choices}")
     return [count // phases] * phases
 
 
@@ -150,13 +143,9 @@ def _make_groups(
         raise UserError(f"phases={phases}, but there are {len(groups)} groups; leave phases out with setting=groups")
     if not _is_sizes(groups):
         return tuple(_check_group(group, order) for group in groups)
-    if min(groups) < 1:
-        raise UserError(f"groups={list(groups)} has a group of {min(groups)} classes; each needs at least 1")
-    count = len(order)
-    if sum(groups) > count:
-        raise UserError(
-            f"groups={list(groups)} add up to {sum(groups)} classes, there are {count}; use at most {count}"
-        )
+    if min(groups) < 1 or sum(groups) > len(order):
+        added = f"groups={list(groups)} add up to {sum(groups)} classes, there are {len(order)}"
+        raise UserError(f"{added}; use at most those, and at least 1 in each group")
     return _cut(order, groups)
 
 
@@ -222,19 +211,9 @@ def _check_order(order: Sequence[int], count: int) -> Group:
     if not all(map(_is_whole, order)):
         raise UserError(f"order must list class indices, whole numbers from 0 to {count - 1}")
     amounts = Counter(map(int, order))
-    problems = {
-        "missing": sorted(set(range(count)) - set(amounts)),
-        "twice": sorted(entry for entry, amount in amounts.items() if amount > 1),
-        "out of range": sorted(set(amounts) - set(range(count))),
-    }
-    if any(problems.values()):
-        most = 10  # classes that are named of each kind
-        found = "; ".join(
-            f"{what}: {', '.join(map(str, entries[:most]))}"
-            + (f" and {len(entries) - most} more" if len(entries) > most else "")
-            for what, entries in problems.items()
-            if entries
-        )
+    wrong = sorted(entry for entry in {*amounts, *range(count)} if amounts[entry] != 1 or not 0 <= entry < count)
+    if wrong:
+        found = f"class {wrong[0]} is there {counted(amounts[wrong[0]], 'time')}"
         raise UserError(f"order must list each class from 0 to {count - 1} once; {found}")
     return tuple(map(int, order))
 

@@ -6,7 +6,6 @@ phases, `extras` rejecting and export.
 """
 
 from poise.learner.defaults import suit, warn_of_short_phase
-from poise.learner.extras import least_images
 from poise.learner.inputs import Images, Labels
 from poise.learner.learner import Learner
 from poise.learner.networks import build_model
@@ -29,7 +28,6 @@ __all__ = [
     "SavedLearner",
     "Settings",
     "build_model",
-    "least_images",
     "planned_work",
     "save_state",
     "suit",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
 import logging
-import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +21,9 @@ from poise.data import Decoder
 from poise.data.packs import Pack, PackedImage
 from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
 from poise.errors import UserError, naming
-from poise.learner import Label, Learner, least_images
+from poise.learner import Label, Learner
 from poise.store import expand_user
-from poise.words import counted, one_line
+from poise.words import one_line
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +105,9 @@ def predict_paths(
 def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[Path]]:
     """The paths in a stream, each followed by a separator, as they come: those that are there, then it waits for more.
 
-    Empty ones are left out, and so is a byte order mark at the beginning, as Windows writes it.
+    Empty ones are left out.
     """
-    rest, begun = b"", False
+    rest = b""
     with naming("standard input"):
         while some := file.read1(READ_AT_ONCE):  # what was written so far
             *whole, rest = (rest + some).split(separator)
@@ -118,19 +116,10 @@ def read_paths(file: BufferedIOBase, separator: bytes = b"\n") -> Iterator[list[
                 if what := "a NUL, which no path has" if b"\0" in word else long:
                     how = "one per line, or with -0 each followed by a NUL"
                     raise UserError(f"standard input has {what}; give paths of images, {how}")
-            if whole and not begun:
-                whole[0], begun = _without_mark(whole[0]), True
             if paths := [_plain_path(word) for word in whole if word.strip()]:
                 yield paths
-    rest = rest if begun else _without_mark(rest)
     if rest.strip():
         yield [_plain_path(rest)]
-
-
-def _without_mark(word: bytes) -> bytes:
-    """The first word of a stream without a byte order mark, unless a path begins with it."""
-    found = os.path.lexists(word) or os.path.lexists(word.removesuffix(b"\r"))
-    return word if found else word.removeprefix(codecs.BOM_UTF8)
 
 
 def _plain_path(word: bytes) -> Path:
@@ -217,35 +206,18 @@ def _predict_each(learner: Learner, images: Tensor, *, reject: bool) -> Iterator
 
 
 def set_reject(learner: Learner, word: str) -> None:
-    """Set the threshold that a user asks for: `saved`, that of the file, or the share of known images to be rejected.
-
-    For a share the kept images are used.
-    """
+    """Set the threshold that a user asks for: `saved`, that of the file, or the share of kept images to be rejected."""
     if word == SAVED:
         if not learner.reject_thresholds_:
             raise UserError("this learner was saved without a reject threshold; give a share, such as --reject 0.05")
         return
-    try:
-        share = float(word)
-    except ValueError:
-        raise UserError(f"--reject {word} is neither a share, such as 0.05, nor '{SAVED}'") from None
-    if not 0 < share < 1:
-        raise UserError(f"--reject {word} must be a share above 0 and below 1, such as 0.05, or '{SAVED}'")
-    kept = len(learner.memory_.reserve) or len(learner.memory_.exemplars) if learner.memory_ is not None else 0
-    if not kept:
-        raise UserError(
-            f"this learner keeps no images to set --reject {word} with; use '--reject {SAVED}' with one that was saved "
-            "with a threshold (calibrate_reject in Python)"
-        )
-    if kept < least_images(share):
-        least = math.ceil(1e6 / (kept + 1)) / 1e6
-        raise UserError(
-            f"--reject {word} is too small for the {counted(kept, 'image')} that this learner keeps; "
-            f"give at least {least:g}"
-        )
     if learner.reject_thresholds_:
         log.warning("this learner was saved with a reject threshold, which --reject %s would use", SAVED)
-    learner.calibrate_reject(share)
+    try:
+        learner.calibrate_reject(float(word))
+    except (UserError, ValueError) as error:
+        reason = str(error) if isinstance(error, UserError) else "this is no number"
+        raise UserError(f"--reject {word}: {reason}; give a share, such as 0.05, or '{SAVED}'") from error
 
 
 def _rank_classes(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:

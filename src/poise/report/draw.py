@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import re
 import textwrap
 import warnings
@@ -89,7 +88,7 @@ class Figure:
 
 
 def check_picture(path: Path) -> None:
-    """Refuse a file name whose ending is no known format, or at which nothing can be written."""
+    """Refuse a file name whose ending is no known format, or where no file can be."""
     if path.suffix.lower() not in ENDINGS:
         raise UserError(f"--out {path} must end in {', '.join(ENDINGS[:-1])} or {ENDINGS[-1]}")
     folder = path.absolute().parent
@@ -97,8 +96,6 @@ def check_picture(path: Path) -> None:
         raise UserError(f"the folder {folder} does not exist; make it first")
     if path.is_dir():
         raise UserError(f"--out {path} is a folder; give the name of a file in it")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise UserError(f"the folder {folder} cannot be written to; choose another --out")
 
 
 # From a panel to SVG --------------------------------------------------------------------------------------------------

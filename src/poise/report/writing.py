@@ -17,7 +17,7 @@ from poise.report.page import Contents, make_page
 from poise.report.study import Study
 from poise.report.tables import csv_of, make_tables
 from poise.report.text import comparison_table
-from poise.runs.folder import PAGE
+from poise.runs.folder import PAGE, refuse_file
 from poise.runs.record import RunRecord, UnreadPath
 from poise.words import printable
 
@@ -105,20 +105,14 @@ def watch(look: Callable[[], Report], out: Path, seconds: int, say: Callable[[st
 
 def _claim(out: Path) -> None:
     """Make the folder; refuse one whose index.html was not written by poise."""
-    if out.exists() and not out.is_dir():
-        raise UserError(f"--out {out} is a file; choose a folder")
+    refuse_file(out)
     page = out / PAGE
     if page.exists():
         with page.open("rb") as file:
             if b'name="generator" content="poise ' not in file.read(4096):
                 raise UserError(f"{page} is not a report of poise; choose another --out")
-    try:
-        for folder in (out / "tables", out / "figures"):
-            folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"--out {out} cannot be made ({error.strerror}); choose another folder") from error
-    if not os.access(out, os.W_OK):
-        raise UserError(f"--out {out} cannot be written to; choose another folder")
+    for folder in (out / "tables", out / "figures"):
+        folder.mkdir(parents=True, exist_ok=True)
 
 
 def _write(folder: Path, name: str, text: str) -> None:

@@ -7,7 +7,7 @@ from poise.runs.observers import Observer, RunDisplay
 from poise.runs.plan import Plan, make_plan, open_outlined, reopen
 from poise.runs.ranks import Follower, open_ranks
 from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe
-from poise.runs.run import Run, complete
+from poise.runs.run import Run
 from poise.runs.stopping import ignore_signals
 from poise.runs.sweep import Cell, SweepOutline, describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
 from poise.runs.trackers import TRACKERS, TensorBoard, Tracker, make_tracker
@@ -27,7 +27,6 @@ __all__ = [
     "SweepOutline",
     "TensorBoard",
     "Tracker",
-    "complete",
     "describe_plan",
     "describe_sweep",
     "ignore_signals",

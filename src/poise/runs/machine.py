@@ -148,17 +148,14 @@ def record_resume(path: Path, backend: Backend, code: Mapping[str, str | None]) 
     then.write(path)
 
 
-def record_end(path: Path, when: float | None = None) -> None:
-    """Write into `machine.json` that the run is finished, where it does not say so: now, or at that time."""
-    machine = Machine.read(path)
-    if machine.finished is None:
-        machine.model_copy(update={"finished": now(when)}).write(path)
+def record_end(path: Path) -> None:
+    """Write into `machine.json` that the run is finished now."""
+    Machine.read(path).model_copy(update={"finished": now()}).write(path)
 
 
-def now(when: float | None = None) -> str:
-    """The time, to the second, in UTC; or that of a file's date."""
-    found = datetime.now(UTC) if when is None else datetime.fromtimestamp(when, UTC)
-    return found.isoformat(timespec="seconds")
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def _processor() -> str:

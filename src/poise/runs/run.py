@@ -15,7 +15,7 @@ import torch
 
 from poise import store
 from poise.data import ImageSet
-from poise.errors import Damaged, OutOfMemory, PoiseError, UserError, reading
+from poise.errors import Damaged, OutOfMemory, UserError, reading
 from poise.learner import Learner, LearnerState, save_state
 from poise.nets import named_info
 from poise.runs.examiner import Examiner
@@ -128,16 +128,6 @@ class Run:
                 raise UserError(f"{path} holds this run, finished: {self.folder.result}; give another folder")
             case "begun":
                 raise UserError(f"{path} holds this run, unfinished; continue with resume(), or 'poise resume {path}'")
-
-    def rewrite_model(self) -> None:
-        """Write the final model of a finished run again, from its last checkpoint."""
-        with self._open_folder():
-            found = self.folder.newest_checkpoint()
-            if found is None or len(found.meta.exams) < len(self.plan.stream):
-                raise Damaged(
-                    f"{self.folder.path} has no checkpoint of its last phase any more; restore it from a copy"
-                )
-            self._write_model(self._restored(found, self.plan.training_images()))
 
     # Beginning and resuming -------------------------------------------------------------------------------------
 
@@ -344,34 +334,18 @@ class Run:
         raise self.stop.interruption(f"interrupted; {how}")
 
     def _finish(self, learner: Learner) -> dict[str, Any]:
-        self._write_model(learner)
+        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
+        save_state(named, self.folder.model, memory=False)
+        record_end(self.folder.machine)
         self._count_total()
         result = self._result(learner)
-        store.write_json(self.folder.result, result, digest=True)
-        record_end(self.folder.machine)
+        store.write_json(self.folder.result, result, digest=True)  # last: with it the run is finished
         for observer in self._watching:
             observer.end(result)
         return result
 
     def _result(self, learner: Learner) -> dict[str, Any]:
         return self.findings.result(self.plan, learner, self.world)
-
-    def _write_model(self, learner: Learner) -> None:
-        named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
-        save_state(named, self.folder.model, memory=False)
-
-
-def complete(folder: RunFolder) -> None:
-    """Write what a run that was killed after its result had no time to write: that it is finished, and when.
-
-    The result stands without it: where it cannot be written, that is said and no more.
-    """
-    try:
-        if Machine.read(folder.machine).finished is None:
-            with folder.locked(), folder.writing():
-                record_end(folder.machine, folder.result.stat().st_mtime)
-    except PoiseError as error:
-        log.warning("%s", error)
 
 
 def _is_about_trials(event: Event | None) -> bool:

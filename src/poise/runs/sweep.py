@@ -39,7 +39,7 @@ from poise.runs.observers import CellObserver
 from poise.runs.plan import Opening, Plan, make_plan, refuse_start_of
 from poise.runs.recipe import Recipe, contradict, recipe_with, tables_first
 from poise.runs.record import load_result
-from poise.runs.run import Run, Running, complete
+from poise.runs.run import Run, Running
 from poise.runs.stopping import Stop, stopping
 from poise.settings import flat_keys
 from poise.training import Executor, Lane, Lanes, Work, make_backend
@@ -67,8 +67,7 @@ class Cell:
 class CellBench:
     """Runs cells, each in a folder of its own in `out`: finished ones are not run again, stopped ones are resumed.
 
-    `awaited` has, by its name, the cell from whose phase 0 a cell starts. Sent elsewhere a bench is quiet, and nobody
-    there asks it to stop.
+    `awaited` has, by its name, the cell from whose phase 0 a cell starts.
     """
 
     out: Path
@@ -77,9 +76,6 @@ class CellBench:
     stop: Stop = field(default_factory=Stop)
     awaited: Mapping[str, Cell] = field(default_factory=dict)
     _ended: set[str] = field(default_factory=set)
-
-    def __reduce__(self) -> tuple[type[CellBench], tuple[Path, float]]:
-        return CellBench, (self.out, self.checkpoint_seconds)
 
     def ready(self, cell: Cell) -> bool:
         """Whether the phase 0 that a cell starts from is there, or will never be."""
@@ -128,7 +124,6 @@ class CellBench:
             return (yield from run.starting())
         run.refuse_other()
         if folder.finished:
-            complete(folder)
             return load_result(folder.path)
         return (yield from run.resuming())
 

@@ -306,13 +306,13 @@ def _data_folder() -> Path | None:
     """The folder that POISE_DATA names, if it is one."""
     value = os.environ.get("POISE_DATA")
     folder = Path(value).expanduser() if value else None
-    return folder if folder is not None and folder.is_dir() and os.access(folder, os.R_OK | os.X_OK) else None
+    return folder if folder is not None and folder.is_dir() else None
 
 
 def _doubt_folder() -> str:
     """What to add to a line about data that were not found, where POISE_DATA leads nowhere."""
     value = os.environ.get("POISE_DATA")
-    return f" (POISE_DATA is {shown(value)}, no folder that can be read)" if value and _data_folder() is None else ""
+    return f" (POISE_DATA is {shown(value)}, which is no folder)" if value and _data_folder() is None else ""
 
 
 def _names_in_data_folder() -> list[str]:

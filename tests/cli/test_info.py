@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from sklearn.datasets import load_digits
 
 from poise import Learner, UserError
 from poise.data import Budget
 from poise.errors import Damaged
 from poise.modelfile import LearnerSummary
 
-from .samples import digits, learner
+
+def digits(*classes: int, count: int = 12) -> tuple[Any, list[int]]:
+    """Some images of each of these digits, [N, 8, 8]."""
+    images, labels = load_digits(return_X_y=True)
+    pixels = np.rint(images.reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+    picks = [np.flatnonzero(labels == label)[:count] for label in classes]
+    return pixels[np.concatenate(picks)], [label for label in classes for _ in range(count)]
+
+
+def learner(**settings: Any) -> Learner:
+    """A small learner that has learned nothing."""
+    return Learner(**{"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4, **settings})
 
 
 @pytest.fixture(scope="module")
