@@ -588,7 +588,7 @@ def test_standard_input_without_paths_or_with_something_else(
 def test_paths_are_read_as_they_come() -> None:
     theirs, ours = os.pipe()
     with os.fdopen(theirs, "rb") as file:
-        paths = read_paths(file)  # type: ignore[arg-type]
+        paths = read_paths(file)
         for written, read in ((b"a.png\n", ["a.png"]), (b"b.png\nc.png\nd", ["b.png", "c.png"])):
             os.write(ours, written)
             assert next(paths) == list(map(Path, read)), "before more are written"
