@@ -80,7 +80,7 @@ def test_two_branches_start_from_another_methods_phase_0_and_go_on_from_anywhere
 
 def test_between_any_two_trials_it_goes_on(plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
     words = (
-        *("policy=online", "policy_options.fewest=2", "images_per_class=40"),
+        *("policy=online", "policy_options.fewest=2"),
         "space=[{lr=[0.05,0.02],feature_kd=[0.5]},{lr=[0.1],feature_kd=[0],adjustment=[1]}]",
     )
     whole = Run(plan(*words), RunFolder(tmp_path / "whole")).start()
