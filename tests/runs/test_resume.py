@@ -398,7 +398,7 @@ def test_to_resume_a_finished_run_does_nothing(reference: Path, plan: Plans, poi
     change(folder, recipe__data=str(tmp_path / "gone"))  # the data need not be here
     code, out, err = poise("resume", folder.path)
     assert (code, err) == (0, "")
-    assert "is finished already: average accuracy" in out
+    assert "holds this run, finished: average accuracy" in out
     assert {path for path in before if before[path] != path.read_bytes()} == {folder.recipe}
     folder.result.unlink()
     assert "change the key data" in poise("resume", folder.path)[2]

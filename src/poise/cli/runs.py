@@ -124,11 +124,8 @@ def sweep(
     if dry_run:
         outline = describe_sweep(cells, out, cell or 0)
         show(outline.text)
-        whys: dict[str, list[str]] = {}
-        for name, error in outline.refused.items():
-            whys.setdefault(str(error), []).append(name)
-        if whys:
-            lines = "; ".join(f"{', '.join(names)}: {why}" for why, names in whys.items())
+        if outline.refused:
+            lines = "; ".join(f"{name}: {why}" for name, why in outline.refused.items())
             raise UserError(f"{counted(len(outline.refused), 'cell')} would be refused: {lines}")
         return
     with _on_a_cluster(on, "--on", cpus_per_worker, lanes) as executor:
@@ -288,17 +285,14 @@ def _on_a_cluster(
 
 def _start(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
     """Start a run, or say what its folder already holds. Under torchrun, which repeats a command, it goes on."""
-    from poise.runs.record import load_result
-
     world, path = job.world, job.folder.path
     state = world.broadcast(job.state)
     if state == "begun" and not world.joined:
         raise UserError(f"{path} holds this run, unfinished; continue with 'poise resume {path}'")
     if state == "finished":
-        if world.leads:
-            show(f"{path} holds this run, finished: average accuracy {load_result(path)['average_accuracy']:.2f}")
-        return
-    _carry_out(job, state, tensorboard, track)
+        _finish_up(job.folder, world)
+    else:
+        _carry_out(job, state, tensorboard, track)
 
 
 def _carry_out(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
@@ -355,8 +349,8 @@ def _finish_up(folder: RunFolder, world: World) -> None:
 
     if not world.leads:
         return
-    result = load_result(folder.path)
-    show(f"{folder.path} is finished already: average accuracy {result['average_accuracy']:.2f}")
+    average = load_result(folder.path)["average_accuracy"]
+    show(f"{folder.path} holds this run, finished: average accuracy {average:.2f}")
     if not (folder.path / REPORT / PAGE).exists():
         show(_write_report([folder.path], folder.path))
 

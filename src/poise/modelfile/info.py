@@ -69,7 +69,11 @@ class LearnerSummary:
             rows = [row for name in LABELS for row in (tensors[name].tolist() if name in tensors else ())]
             found, classes = Counter(saved.classes[row] for row in rows), tuple(saved.classes)
         whole = LABELS[0] in tensors or not saved.phases
-        weights = [size for name, size in shapes.items() if _is_weight(name)]
+        weights = [
+            size
+            for name, size in shapes.items()
+            if name.startswith("predictor.") and not name.endswith(STATISTICS) and name not in REMEMBERED
+        ]
         return cls(
             path=path,
             classes=classes,
@@ -141,8 +145,3 @@ def _list_some(words: Sequence[str]) -> str:
     """The first of them, and how many more there are."""
     more = f" and {len(words) - MOST_NAMED} more" if len(words) > MOST_NAMED else ""
     return ", ".join(words[:MOST_NAMED]) + more
-
-
-def _is_weight(name: str) -> bool:
-    """Whether a tensor belongs to the network that predicts, and is no statistic of its batches."""
-    return name.startswith("predictor.") and not name.endswith(STATISTICS) and name not in REMEMBERED

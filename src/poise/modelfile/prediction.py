@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BufferedIOBase
 from itertools import islice
@@ -277,7 +277,11 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
     """
     pack = Pack.open(folder) if _names_pack(folder) else None
     paths, names = labelled_files(folder) if pack is None else ([], pack.names(pack.exam_part))
-    unknown = _count_unknown(learner, names, folder)
+    labels, found = {str(label) for label in learner.classes_}, Counter(names)
+    if not labels & found.keys():
+        known = ", ".join(map(str, learner.classes_[:10])) + (", …" if len(learner.classes_) > 10 else "")
+        raise UserError(f"{folder} has no class that this learner knows; it knows {known}")
+    unknown = {name: found[name] for name in sorted(found.keys() - labels)}
     if pack is not None:
         told, predicted = names, predict_pack(learner, pack)
     else:
@@ -302,12 +306,3 @@ def class_names(folder: Path) -> list[str]:
         return labelled_files(folder)[1]
     pack = Pack.open(folder)
     return pack.names(pack.exam_part)
-
-
-def _count_unknown(learner: Learner, names: Iterable[str], where: Path) -> dict[str, int]:
-    """How many images there are of each class that the learner does not know; refused where it knows none of them."""
-    labels, found = {str(label) for label in learner.classes_}, Counter(names)
-    if not labels & found.keys():
-        known = ", ".join(map(str, learner.classes_[:10])) + (", …" if len(learner.classes_) > 10 else "")
-        raise UserError(f"{where} has no class that this learner knows; it knows {known}")
-    return {name: found[name] for name in sorted(found.keys() - labels)}

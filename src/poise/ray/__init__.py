@@ -16,6 +16,7 @@ import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
@@ -63,13 +64,13 @@ class Executor:
             if value is not None:
                 check_whole(name, value, 1, 100_000)
         self.address, self.cpus_per_worker, self.lanes = address, cpus_per_worker, lanes
-        self.meanwhile: Callable[[], None] = _nothing  # called while trials are waited for: it may raise
+        self.meanwhile: Callable[[], None] = lambda: None  # called while trials are waited for: it may raise
         self._ray: Any = None
         self._connected = False
         self._sent: tuple[object, str, Pending] | None = None  # the last bench, its key, and where Ray keeps it
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _make, (self.address, self.cpus_per_worker, self.lanes)
+        return partial(Executor, self.address, cpus_per_worker=self.cpus_per_worker, lanes=self.lanes), ()
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
         """The results of all attempts in the order of asking, each time those that became known: none, one or more."""
@@ -189,10 +190,6 @@ class Executor:
         return self._ray.remote(function).options(num_cpus=cpus, num_gpus=gpu, max_retries=LOST)
 
 
-def _make(address: str | None, cpus_per_worker: int | None, lanes: int | None) -> Executor:
-    return Executor(address, cpus_per_worker=cpus_per_worker, lanes=lanes)
-
-
 def make_executor(place: str, option: str, cpus_per_worker: int | None = None, lanes: int | None = None) -> Executor:
     """The executor for what follows `--on` or `--trials-on`: `ray` or `ray:HOST:PORT`."""
     name, _, address = place.partition(":")
@@ -275,10 +272,6 @@ class _Token:
 
     def __exit__(self, *_: object) -> None:
         self._path.unlink(missing_ok=True)
-
-
-def _nothing() -> None:
-    """Nobody asks for anything."""
 
 
 def _import_ray() -> Any:  # noqa: ANN401 - an extra

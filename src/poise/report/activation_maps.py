@@ -229,12 +229,12 @@ def activation_maps(paths: Sequence[Path], images: Sequence[Path] = ()) -> Figur
     if not images:
         for path in filter(_is_learner, paths):
             raise UserError(f"{path} is a learner's file, which has no exam images; give images of your own (--images)")
-        return exam_maps(paths)
+        return _exam_maps([_Opened.at(path) for path in paths])
     models = [path for path in paths if RunFolder(path).exists or path.suffix == ".safetensors" or _is_learner(path)]
     pictures = [*images, *(path for path in paths if path not in models)]
     if not models:
         raise UserError(f"{paths[0]} is not a run folder; give one that is finished, or a learner's file")
-    return image_maps(models, pictures)
+    return _image_maps(models, pictures)
 
 
 def _is_learner(path: Path) -> bool:
@@ -292,16 +292,12 @@ def _first_readable(paths: Iterable[Path]) -> _Opened | None:
     return None
 
 
-def exam_maps(paths: Sequence[Path]) -> Figure:
+def _exam_maps(opened: Sequence[_Opened]) -> Figure:
     """The maps of finished runs on the same exam images, of classes from the first, middle and last phase.
 
     The phases are those of the first run. Each phase is represented by its first class that all runs know, and that
     class by its first exam images.
     """
-    return _exam_maps([_Opened.at(path) for path in paths])
-
-
-def _exam_maps(opened: Sequence[_Opened]) -> Figure:
     paths, plans = [each.path for each in opened], [each.plan for each in opened]
     for path, plan in zip(paths, plans, strict=True):
         if (plan.source.fingerprint, plan.recipe.exam) != (plans[0].source.fingerprint, plans[0].recipe.exam):
@@ -328,7 +324,7 @@ def _exam_maps(opened: Sequence[_Opened]) -> Figure:
     return cam_figure(subjects, looks, caption)
 
 
-def image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
+def _image_maps(paths: Sequence[Path], images: Sequence[Path]) -> Figure:
     """The maps of the final models of runs, or of saved learners, on a user's images.
 
     An image in a folder named like a class is assumed to show that class.

@@ -121,7 +121,12 @@ def _encode(panel: Panel, name: str, ending: str) -> bytes:
         if title:
             drawing.suptitle(title, x=0.01, ha="left", fontsize=10)
         if lines:
-            handles = [_legend_handle(Line2D, style) for style in panel.legend.values()]
+            handles = []
+            for look in panel.legend.values():
+                dashes: Any = (0, look.dash) if look.dash else "-"
+                face = "none" if look.hollow else look.colour
+                marks: dict[str, Any] = {"marker": look.mark, "markersize": 4.5, "markerfacecolor": face}
+                handles.append(Line2D([], [], color=look.colour, linestyle=dashes, linewidth=1.8, **marks))
             drawing.legend(handles, labels, loc="outside lower left", ncols=columns)
         for axes in drawing.axes:  # what lies inside of the axes needs no room around them
             for artist in (*axes.lines, *axes.collections, *axes.images, *axes.patches):
@@ -217,9 +222,3 @@ def name_ticks(axes: Axes, side: str, names: Sequence[str], most: int = 12, lett
     places = range(0, len(names), 1 if fits else math.ceil(len(names) / 10))
     words = [names[place] if fits else str(place) for place in places]
     (axes.set_xticks if side == "x" else axes.set_yticks)(list(places), words)
-
-
-def _legend_handle(make: Callable[..., Any], style: Style) -> Any:  # noqa: ANN401 - a Line2D, imported only to draw
-    look: dict[str, Any] = {"color": style.colour, "linestyle": (0, style.dash) if style.dash else "-"}
-    face = "none" if style.hollow else style.colour
-    return make([], [], **look, marker=style.mark, linewidth=1.8, markersize=4.5, markerfacecolor=face)

@@ -64,7 +64,7 @@ class Findings:
             "exam": recipe.exam,
             "seed": recipe.seed,
             **known_pretraining(learner),
-            **_describe_ranks(world),
+            **({"ranks": world.size} if world.size > 1 else {}),
             **figures(self.exams, plan.stream),
             "accuracy_matrix": matrix_in_percent(self.exams, plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
@@ -96,8 +96,3 @@ def known_pretraining(learner: Learner) -> dict[str, str]:
     """What its network was trained on before, where that is known."""
     said = learner.net_info.pretrained_on if learner.net_info is not None else None
     return {"pretrained_on": said} if said is not None else {}
-
-
-def _describe_ranks(world: World) -> dict[str, Any]:
-    """How many ranks trained it, where there were several."""
-    return {"ranks": world.size} if world.size > 1 else {}

@@ -657,14 +657,11 @@ def _finished_phase(point: Mapping[str, Any], journal: PhaseRecord | None) -> Ph
 
 def _with_same_data(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """The runs, those of equal images at several paths with the first of these: they are of the same data."""
-    first: dict[str, str] = {}
-    found = []
+    first, found = dict[str, str](), list[RunRecord]()
     for run in runs:
         data = run.recipe.get("data")
-        if run.fingerprint and isinstance(data, str) and Path(data).is_absolute():
-            found.append(replace(run, same_data=first.setdefault(run.fingerprint, data)))
-        else:
-            found.append(run)
+        own = run.fingerprint and isinstance(data, str) and Path(data).is_absolute()
+        found.append(replace(run, same_data=first.setdefault(run.fingerprint, str(data))) if own else run)
     return found
 
 

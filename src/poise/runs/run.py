@@ -20,7 +20,7 @@ from poise.learner import Learner, LearnerState, save_state
 from poise.nets import named_info
 from poise.runs.examiner import Examiner
 from poise.runs.findings import SECONDS_PHASE_0, Findings, describe_space, known_pretraining
-from poise.runs.folder import START_FINGERPRINT, Checkpoint, CheckpointMeta, RunDescription, RunFolder
+from poise.runs.folder import START_FINGERPRINT, CheckpointMeta, RunDescription, RunFolder
 from poise.runs.machine import Machine, describe_machine, record_end, record_resume, versions_of
 from poise.runs.observers import JournalObserver, Observer
 from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
@@ -224,19 +224,16 @@ class Run:
             return prepared
         train, examiner = self._open_images()
         refuse_other_exam(self.folder, examiner)
-        learner = self._restored(found, train)
-        self.folder.journal.rewind(found.meta.journal)
-        record_resume(self.folder.machine, learner.backend, versions_of(self.plan.settings))
-        return learner, train, examiner
-
-    def _restored(self, found: Checkpoint, train: ImageSet) -> Learner:
         self._pinned = self._pin({**store.read_json(self.folder.recipe), **self._description()})
         if changed := [key for key, digest in found.meta.pinned.items() if self._pinned.get(key) != digest]:
-            raise UserError(f"recipe.json in {self.folder.path} was changed since ({', '.join(changed)}); restore it")
+            raise UserError(f"recipe.json in {path} was changed since ({', '.join(changed)}); restore it")
         with reading(found.path, "remove it to resume from the one before"):
             self.findings = Findings.from_json(found.meta)
             state = LearnerState.from_tensors(found.tensors, found.meta.learner, lookup=images_by_origin(train))
-        return self.plan.restored_learner(state, self.executor)
+        learner = self.plan.restored_learner(state, self.executor)
+        self.folder.journal.rewind(found.meta.journal)
+        record_resume(self.folder.machine, learner.backend, versions_of(self.plan.settings))
+        return learner, train, examiner
 
     # The loop ---------------------------------------------------------------------------------------------------
 
