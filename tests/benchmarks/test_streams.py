@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
-import json
 import math
 import sys
 from pathlib import Path
@@ -102,26 +101,6 @@ def test_entries_start_from_one_phase_0_and_what_is_done_is_not_run_again(
     assert len(fixed["date"]) == 10
 
 
-def test_nothing_is_started_once_the_budget_is_spent(tmp_path: Path) -> None:
-    job = streams.Job(streams.draw_stream("digits", 0, dev=True), 0, (streams.FIXED,))
-    assert streams.run_all([job], tmp_path / "rows.jsonl", workers=1, budget=0.0) == 0
-    assert not (tmp_path / "rows.jsonl").exists()
-
-
-def test_a_job_that_fails_is_counted_and_the_others_are_run(tmp_path: Path) -> None:
-    wrong = streams.parse_entry("wrong: policy=fixed start=nowhere")
-    stream, short = streams.draw_stream("digits", 0, dev=True), ("epochs=1", "groups=[2,1]")
-    jobs = [streams.Job(stream, 0, (wrong,), (*short, "batch=1")), streams.Job(stream, 1, (streams.FIXED,), short)]
-    assert streams.run_all(jobs, tmp_path / "rows.jsonl", workers=1, budget=math.inf) == 1
-    assert [row["seed"] for row in streams.read_rows([tmp_path / "rows.jsonl"])] == [1]
-
-
-def test_a_job_survives_its_way_to_another_process() -> None:
-    for number in range(3):
-        job = streams.Job(streams.draw_stream("digits", number, dev=False), 2, (streams.FIXED, streams.ONLINE))
-        assert streams.Job.from_json(job.as_json()) == job
-
-
 # The table ------------------------------------------------------------------------------------------------------------
 
 
@@ -190,9 +169,3 @@ def test_each_stream_counts_once_in_the_mean() -> None:
     assert "Mean gain: **+3.00, 95 % interval -3.57 to +9.57 over 3 streams**" in text
     assert "**0 of 3** streams" in text
     assert "| 2 | 2+1 | 60 to 5 | 5 | 80.00 | +6.00 | 0.00 | 9 | – | – | 2.00 |" in text
-
-
-def test_rows_go_through_a_file(tmp_path: Path) -> None:
-    rows = [row(0, 0, "fixed", 80), row(0, 0, "online", 81)]
-    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in rows))
-    assert streams.table(streams.read_rows([tmp_path / "rows.jsonl"])) == streams.table(rows)

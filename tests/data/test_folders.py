@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -247,18 +245,6 @@ def test_images_below_a_folder_are_those_that_are_learned_too(one_level: Path, t
     assert image_files(one_level) == expected, "each folder once"
     (one_level / "bird").symlink_to("nowhere")
     assert image_files(one_level) == expected, "a broken link is no image"
-
-
-def test_a_folder_below_that_cannot_be_listed_is_refused(one_level: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def scandir(folder: Path) -> Iterator[os.DirEntry[str]]:
-        if Path(folder).name == "dog":
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
-        return listed(folder)
-
-    listed = os.scandir
-    monkeypatch.setattr(os, "scandir", scandir)
-    with pytest.raises(UserError, match=r"dog cannot be read \(Permission denied\); check its permissions"):
-        image_files(one_level)
 
 
 def test_copies_in_both_parts_are_said(divided: Path, caplog: pytest.LogCaptureFixture) -> None:

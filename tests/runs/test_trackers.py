@@ -44,6 +44,17 @@ class Recorded(Tracker):
         self.ended.append(self.folder.finished)
 
 
+class Stopper(Observer):
+    """Asks the run to stop in phase 1."""
+
+    def __init__(self, job: Run) -> None:
+        self.job = job
+
+    def event(self, event: Event) -> None:
+        if event.phase == 1:
+            self.job.stop.set()
+
+
 class Broken(Recorded):
     """A service that is not reached."""
 
@@ -51,17 +62,6 @@ class Broken(Recorded):
 
     def _write(self, found: list[Scalar]) -> None:
         raise ConnectionError("no route\nto the server")
-
-
-class Stopping(Recorded):
-    """Asks the run to stop in phase 1."""
-
-    job: Run
-
-    def event(self, event: Event) -> None:
-        super().event(event)
-        if event.phase == 1:
-            self.job.stop.set()
 
 
 def test_every_number_of_the_journal_is_handed_on_once(plan: Plans, tmp_path: Path) -> None:
@@ -79,10 +79,10 @@ def test_every_number_of_the_journal_is_handed_on_once(plan: Plans, tmp_path: Pa
 
 def test_a_resumed_run_goes_on_under_its_id(plan: Plans, tmp_path: Path) -> None:
     folder = RunFolder(tmp_path / "run")
-    first = Stopping(folder)
-    first.job = Run(plan("groups=[2,1]"), folder, [first])
+    first, job = Recorded(folder), Run(plan("groups=[2,1]"), folder)
+    job.observers = [first, Stopper(job)]
     with pytest.raises(Interrupted):
-        first.job.start()
+        job.start()
     assert first.ended == [False]
     assert json.loads((tmp_path / "run" / TRACKED).read_text())["recorded"] == "run-1"
     opened, same = reopen(tmp_path / "run")
@@ -124,17 +124,6 @@ def test_a_refused_run_opens_nothing(plan: Plans, tmp_path: Path) -> None:
 
 
 # The real packages ----------------------------------------------------------------------------------------------------
-
-
-class Stopper(Observer):
-    """Asks the run to stop in phase 1."""
-
-    def __init__(self, job: Run) -> None:
-        self.job = job
-
-    def event(self, event: Event) -> None:
-        if event.phase == 1:
-            self.job.stop.set()
 
 
 def stopped_and_resumed(name: str, plan: Plans, tmp_path: Path) -> str:

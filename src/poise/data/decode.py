@@ -7,7 +7,7 @@ import hashlib
 import math
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -175,15 +175,19 @@ def scale_for_pack(path: Path, side: int, *, square: bool) -> tuple[Pixels, File
     return np.ascontiguousarray(np.asarray(fitted, dtype=np.uint8).transpose(2, 0, 1)), content_of(data)
 
 
-def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Iterator[B]:
+def map_ahead(pool: Executor, work: Callable[[A], B], pieces: Iterable[A], most: int) -> Generator[B, None, None]:
     """The results in order; at most `most` pieces are at work or wait to be taken."""
     waiting: deque[Future[B]] = deque()
-    for piece in pieces:
-        waiting.append(pool.submit(work, piece))
-        if len(waiting) >= most:
+    try:
+        for piece in pieces:
+            waiting.append(pool.submit(work, piece))
+            if len(waiting) >= most:
+                yield waiting.popleft().result()
+        while waiting:
             yield waiting.popleft().result()
-    while waiting:
-        yield waiting.popleft().result()
+    finally:
+        for each in waiting:  # left in the middle: nobody waits for them
+            each.cancel()
 
 
 @contextmanager

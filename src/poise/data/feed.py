@@ -8,9 +8,9 @@ batches.
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from poise.data.augment import Augmentation, Draws
 from poise.data.crops import Crops
+from poise.data.decode import map_ahead
 from poise.data.images import ImageSet
 from poise.data.stores import DenseStore, FlatStore, PixelStore, View, free_memory, resident
 
@@ -132,19 +133,16 @@ class Feed:
         ours = torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
         begun = ours.record_event() if ours is not None else None
         workers = 1 if self.store.in_memory else min(MOST_THREADS, os.cpu_count() or 1)
-        with ThreadPoolExecutor(max_workers=workers) as ahead:
-            waiting: deque[Future[_Sent]] = deque()
-            try:
-                for start, stop in bounds:
-                    some = crops.batch(start, stop) if crops is not None else None
-                    waiting.append(ahead.submit(self._send, order[start:stop], some, begun))
-                    if len(waiting) >= AHEAD + workers:
-                        yield waiting.popleft().result().receive(ours)
-                while waiting:
-                    yield waiting.popleft().result().receive(ours)
-            finally:
-                for each in waiting:  # left in the middle: nobody waits for them
-                    each.cancel()
+
+        def send(ends: tuple[int, int]) -> _Sent:
+            return self._send(order[slice(*ends)], crops.batch(*ends) if crops is not None else None, begun)
+
+        with (
+            ThreadPoolExecutor(max_workers=workers) as pool,
+            closing(map_ahead(pool, send, bounds, AHEAD + workers)) as sent,
+        ):
+            for each in sent:
+                yield each.receive(ours)
 
     def _send(self, picks: Tensor, crops: Crops | None, begun: torch.cuda.Event | None) -> _Sent:
         """A batch on the device. What is cropped is cropped there, of whole images: the host only copies bytes.

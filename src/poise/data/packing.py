@@ -197,8 +197,6 @@ class Packing:
                     "a process that decodes images was ended from outside, perhaps for lack of memory; "
                     "the same command goes on; with fewer --jobs it needs less"
                 ) from error
-            finally:
-                pool.shutdown(cancel_futures=True)
 
 
 def _listing_of(name: str, files: Sequence[Path]) -> str:

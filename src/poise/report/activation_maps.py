@@ -364,20 +364,19 @@ def pick_classes(streams: Sequence[Stream]) -> list[int]:
 
 def _labels(paths: Sequence[Path], runs: Sequence[RunRecord | None]) -> list[str]:
     """A label for each run or saved learner: with seeds, then folders, then numbers where labels would be equal."""
-    plain = [
+    found = [
         path.stem if run is None else f"{run.method}, {run.setting} {run.stream}, {run.policy_label}"
         for path, run in zip(paths, runs, strict=True)
     ]
-    seeded = _add_to_equal(plain, ["" if run is None else f"seed {run.seed}" for run in runs])
     places = [path.parent if run is None else path for path, run in zip(paths, runs, strict=True)]
-    named = _add_to_equal(seeded, [place.resolve().name for place in places])
-    return _add_to_equal(named, [str(named[: index + 1].count(label)) for index, label in enumerate(named)])
-
-
-def _add_to_equal(labels: Sequence[str], words: Sequence[str]) -> list[str]:
-    """The labels, those that are not the only one of their kind with these words."""
-    pairs = zip(labels, words, strict=True)
-    return [f"{label}, {word}" if word and labels.count(label) > 1 else label for label, word in pairs]
+    for words in (
+        ["" if run is None else f"seed {run.seed}" for run in runs],
+        [place.resolve().name for place in places],
+        [str(number) for number, _ in enumerate(paths, 1)],
+    ):
+        pairs = zip(found, words, strict=True)
+        found = [f"{label}, {word}" if word and found.count(label) > 1 else label for label, word in pairs]
+    return found
 
 
 def _read_finished_run(path: Path) -> RunRecord:

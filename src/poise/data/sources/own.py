@@ -212,9 +212,8 @@ def _values(name: str, labels: Any) -> list[Label]:  # noqa: ANN401 - checked he
     if not isinstance(plain, Sequence) or isinstance(plain, str):
         raise UserError(f"{name} came as {type(labels).__name__}; give a list or array with one label for each image")
     values = [int(value) if isinstance(value, np.integer) else value for value in plain]
-    if all(isinstance(value, str) for value in values):
-        return values
-    if all(isinstance(value, int) and not isinstance(value, bool) for value in values):
-        return values
-    found = ", ".join(sorted({type(value).__name__ for value in values}))
-    raise UserError(f"{name} contain {found}; labels must be all whole numbers or all strings")
+    kinds = {type(value) for value in values}
+    if not (all(issubclass(kind, str) for kind in kinds) or kinds == {int}):
+        found = ", ".join(sorted(kind.__name__ for kind in kinds))
+        raise UserError(f"{name} contain {found}; labels must be all whole numbers or all strings")
+    return values
