@@ -31,7 +31,7 @@ from poise.cli.words import (
     show,
 )
 from poise.errors import PoiseError, UserError
-from poise.recipes import DEFAULT_RECIPE, parse_toml, recipe_names, recipe_text
+from poise.recipes import DEFAULT_RECIPE, parse_toml, read_recipe, recipe_names, recipe_text
 from poise.settings import KEYS, RecipeKeys, flat_keys
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import counted, toml_value
@@ -238,7 +238,7 @@ def recipes(
 
 def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, outlined: bool = False) -> Plan:
     """The plan that the words of a command describe; `outlined`: also where the images are not here."""
-    from poise.runs import in_order, load_recipe, make_plan, open_outlined
+    from poise.runs import in_order, make_plan, open_outlined, recipe_with
 
     words = list(overrides or [])
     if "=" in recipe:  # no recipe given: the first word is an override
@@ -251,7 +251,8 @@ def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, 
         if Path(word).is_dir():
             raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
     words += [f"seed={seed}"] if seed is not None else []
-    return make_plan(recipe, load_recipe(recipe, in_order(words)), open_outlined if outlined else None)
+    changed = in_order(words)
+    return make_plan(recipe, recipe_with(read_recipe(recipe), changed), open_outlined if outlined else None)
 
 
 @contextmanager

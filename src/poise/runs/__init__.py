@@ -6,7 +6,7 @@ from poise.runs.folder import RunFolder
 from poise.runs.observers import Observer, RunDisplay
 from poise.runs.plan import Plan, make_plan, open_outlined, reopen
 from poise.runs.ranks import Follower, open_ranks
-from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe
+from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe, recipe_with
 from poise.runs.run import Run
 from poise.runs.stopping import ignore_signals
 from poise.runs.sweep import Cell, SweepOutline, describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
@@ -39,6 +39,7 @@ __all__ = [
     "open_ranks",
     "pick_cell",
     "read_sweep",
+    "recipe_with",
     "refuse_failed",
     "reopen",
     "split_for_development",

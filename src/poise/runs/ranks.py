@@ -46,12 +46,6 @@ class Follower(Run):
         except torch.cuda.OutOfMemoryError as error:
             raise OutOfMemory("out of GPU memory; free some, or start again with a smaller batch") from error
 
-    def _refuse_begun(self) -> None:
-        """Rank 0 does."""
-
-    def _describe(self, learner: Learner, train: ImageSet, examiner: Examiner) -> None:
-        """Rank 0 does."""
-
     def _open_images(self) -> tuple[ImageSet, Examiner]:
         return self.plan.training_images(), _NoExaminer()
 

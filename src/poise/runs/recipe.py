@@ -144,7 +144,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     return path, parsed
 
 
-def in_order(overrides: Sequence[str]) -> list[str]:
+def in_order(overrides: Sequence[str]) -> list[tuple[list[str], Any]]:
     """The overrides of a command line, whole tables first; what is given twice, or would undo another, is refused."""
     pairs = [(".".join(path), value) for path, value in map(parse_override, overrides)]
     for (one, value), (other, another) in itertools.combinations(pairs, 2):
@@ -152,7 +152,7 @@ def in_order(overrides: Sequence[str]) -> list[str]:
             raise UserError(f"{one} is given twice, as {shown(value)} and {shown(another)}; give it once")
         if contradict(one, value, other, another):
             raise UserError(f"{one} and {other} are both given, and one would undo the other; give one of them")
-    return sorted(overrides, key=lambda text: text.partition("=")[0].count("."))
+    return [(key.split("."), value) for key, value in tables_first(pairs)]
 
 
 def tables_first(pairs: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -87,8 +87,9 @@ class Run:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
         prepared = self._prepare()
         with self._open_folder():
-            self._refuse_begun()
-            self._describe(*prepared)
+            if self.world.leads:
+                self._refuse_begun()
+                self._describe(*prepared)
             return (yield from self._run_phases(*prepared))
 
     def resuming(self) -> Running:
