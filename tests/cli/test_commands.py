@@ -210,7 +210,7 @@ def test_the_keys_of_recipes_are_listed_with_what_a_recipe_says(poise: Command, 
 # Help ---------------------------------------------------------------------------------------------------------------
 
 #: Options that mean something only where they are given.
-OFF = {"track", "trials_on", "on", "cell", "images", "reject", "against"}
+OFF = {"track", "trials_on", "on", "cell", "images", "reject", "against", "test"}
 
 
 def commands(group: Any = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
