@@ -11,7 +11,7 @@ ADDRESS = runpy.run_path(str(ROOT / "setup.py"))["repository"]()
 project = "poise"
 html_title = "poise"
 extensions = ["myst_parser"]
-html_theme = "furo"
+html_theme, pygments_dark_style = "furo", "github-dark"
 html_static_path, html_css_files = ["_static"], ["site.css"]
 html_extra_path = ["example-report.html"]
 html_show_copyright = html_copy_source = False
