@@ -56,7 +56,11 @@ def arriving(make_images: MakeImages) -> list[ImageSet]:
     return [make_images(classes * 6, seed=phase) for phase, classes in enumerate(phases)]
 
 
-@pytest.mark.parametrize("policy", ["fixed", "online"])
+@pytest.mark.parametrize(
+    ("case", "policy"),
+    [*((case, "fixed") for case in CASES), ("lwf", "online"), ("aanets", "online")],
+    indirect=["case"],
+)
 def test_no_image_is_kept_and_old_means_stay_as_they_were(
     case: Options, policy: str, arriving: list[ImageSet], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
