@@ -416,6 +416,7 @@ PHOTO_ENTRIES: Final[dict[str, dict[str, Any]]] = {
     "icarl": {**LITE0, "method": "icarl", "policy": "fixed"},
     "lucir": {**LITE0, "method": "lucir", "policy": "fixed"},
     "as it is": LITE0,
+    "scratch": {"net": "small", "policy": "fixed"},
     **{
         f"{name}, 224": {**words, "image_size": 224}
         for name, words in (
