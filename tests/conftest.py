@@ -19,13 +19,11 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
-from torch import nn
 
-from poise import Learner, cli, store
+from poise import cli, store
 from poise.data import Augmentation, Feed, ImageSet, Preprocessing
 from poise.data.sources import Source, open_source
 from poise.data.sources.registry import COLLECTIONS, RELEASES
-from poise.learner import Images, Labels, LearnerState
 from poise.methods import GaussianHead, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
@@ -125,64 +123,6 @@ def make_images() -> Callable[..., ImageSet]:
         return ImageSet(torch.from_numpy(pixels), torch.tensor(labels, dtype=torch.long), origins)
 
     return made
-
-
-@pytest.fixture
-def go_on(tmp_path: Path) -> Callable[..., Learner]:
-    """Another learner that goes on from a checkpoint of this one; `net` is the learner's, if it has its own."""
-
-    def made(learner: Learner, net: nn.Module | None = None) -> Learner:
-        store.write_tensors(tmp_path / "middle", *learner.state().tensors(images=True), kind="checkpoint")
-        tensors, meta = store.read_tensors(tmp_path / "middle", kind="checkpoint")
-        return Learner.from_state(LearnerState.from_tensors(tensors, meta, net=net), device="cpu", net=net)
-
-    return made
-
-
-def telling(phase: Iterator[Event]) -> Iterator[Event]:
-    """The events of a phase without those from inside of trials: resumed, a trial begins again."""
-    return (event for event in phase if not isinstance(event, Progress))
-
-
-@pytest.fixture
-def stop_anywhere(go_on: Callable[..., Learner], tmp_path: Path) -> Callable[..., list[Event]]:
-    """Stop a learner in a phase, at every so many events, and resume it: the same events, which it returns, and bytes.
-
-    One learner resumes where the one before was stopped, to the next stop. What would only go wrong later is seen by
-    one that resumes in the middle and goes on to the end. `make` gives learners that stand before the phase.
-    """
-
-    def stopped(
-        make: Callable[[], Learner],
-        images: Images,
-        labels: Labels,
-        every: int = 1,
-        *,
-        first: int = 1,
-        net: nn.Module | None = None,
-        known: str = "refuse",
-    ) -> list[Event]:
-        whole = make()
-        events = list(telling(whole.fitting(images, labels, known=known)))
-        whole.save(tmp_path / "whole")
-
-        def ends_alike(resumed: Learner, told: list[Event]) -> None:
-            assert told + list(telling(resumed.fitting(images, labels, known=known))) == events
-            resumed.save(tmp_path / "resumed")
-            assert (tmp_path / "whole").read_bytes() == (tmp_path / "resumed").read_bytes()
-
-        current, told = make(), list[Event]()
-        stops = range(min(first, len(events) - 1), len(events), every)
-        for stop in stops:
-            running = telling(current.fitting(images, labels, known=known))  # named, so that it stands there meanwhile
-            told += islice(running, stop - len(told))
-            current = go_on(current, net)
-            if stop == stops[len(stops) // 2]:
-                ends_alike(go_on(current, net), told)
-        ends_alike(current, told)
-        return events
-
-    return stopped
 
 
 @pytest.fixture

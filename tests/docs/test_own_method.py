@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from numpy.typing import NDArray
 from sklearn.datasets import load_digits
 
 from poise import Learner, actions, methods
-from poise.training import Event
+from poise.testing import check_resuming
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-method.md"
 SETTINGS: dict[str, Any] = {"epochs": 2, "batch": 32, "memory": 4, "device": "cpu", "policy": "fixed"}
@@ -91,9 +90,7 @@ TRYING: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("changes", [{}, TRYING], ids=["fixed", "tuned"])
-def test_stopped_in_a_phase_and_resumed_it_ends_with_the_same_bytes(
-    changes: dict[str, Any], stop_anywhere: Callable[..., list[Event]]
-) -> None:
+def test_stopped_in_a_phase_and_resumed_it_ends_with_the_same_bytes(changes: dict[str, Any]) -> None:
     first, second, third = phases()
     before = Learner("my-expansion", **{**SETTINGS, **changes}).partial_fit(*first).partial_fit(*second)
-    stop_anywhere(lambda: copy.deepcopy(before), *third)
+    check_resuming(lambda: copy.deepcopy(before), *third)

@@ -60,14 +60,11 @@ def test_the_score_warns_of_images_of_classes_that_it_cannot_predict(caplog: pyt
 # Little data ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", ["lucir", "icarl", "lwf"])
-def test_one_class_then_one_image_works(method: str) -> None:
-    learned = learner(method=method).partial_fit(*digits(0))
+def test_one_class_then_one_image_works() -> None:
+    learned = learner().partial_fit(*digits(0))
     assert learned.predict(digits(0)[0]).tolist() == [0] * 12
     learned.partial_fit(*digits(1, count=1))
-    assert learned.knowledge.classes == (0, 1)
     assert len(learned.memory_ or ()) == 4 + 1
-    assert np.isfinite(learned.predict_proba(digits(0, 1)[0])).all()
 
 
 @pytest.mark.parametrize("net", ["small", "resnet32", "resnet18", Flat()])
@@ -138,16 +135,16 @@ def test_a_diverged_phase_changes_nothing(tmp_path: Path) -> None:
     assert learned.predict(digits(0)[0]).shape == (12,)
 
 
-@pytest.mark.parametrize("rate", [1e4, 1e6, 1e9])
 @pytest.mark.parametrize("method", ["lucir", "icarl"])
-def test_however_far_it_diverged_no_probability_is_not_a_number(method: str, rate: float) -> None:
-    learned = learner(method=method, first_lr=rate)
-    try:
-        learned.partial_fit(*digits(0, 1))
-    except Diverged:
-        assert learned.phases_ == 0
-    else:
-        assert np.isfinite(learned.predict_proba(digits(0, 1)[0])).all()
+def test_however_far_it_diverged_no_probability_is_not_a_number(method: str) -> None:
+    for rate in (1e4, 1e6, 1e9):
+        learned = learner(method=method, first_lr=rate)
+        try:
+            learned.partial_fit(*digits(0, 1))
+        except Diverged:
+            assert learned.phases_ == 0
+        else:
+            assert np.isfinite(learned.predict_proba(digits(0, 1)[0])).all()
 
 
 @pytest.mark.parametrize("way", ["thrown into", "left early"])
@@ -190,12 +187,6 @@ def test_a_second_change_is_refused_while_a_phase_is_learned(tmp_path: Path) -> 
 
 
 # What it depends on ---------------------------------------------------------------------------------------------
-
-
-def test_other_seeds_give_other_learners(tmp_path: Path) -> None:
-    images = digits(0, 1, 2, 3)[0]
-    first, second = (grown(seed=seed).predict_proba(images) for seed in (0, 1))
-    assert not np.array_equal(first, second)
 
 
 def test_it_tells_what_begins_and_ends() -> None:

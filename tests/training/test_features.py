@@ -14,6 +14,7 @@ import poise.learner.phase as phases
 from poise import Learner
 from poise.data import Augmentation, Budget, ImageSet
 from poise.nets import Features, build_backbone
+from poise.testing import check_resuming
 from poise.training import Event, TrialDone
 
 MakeImages = Callable[..., ImageSet]
@@ -124,9 +125,7 @@ def test_the_network_sees_every_image_and_its_mirror_once(arriving: list[ImageSe
 
 
 @pytest.mark.parametrize("case", ["lucir, tried", "lwf, reserve"])
-def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
-    case: str, arriving: list[ImageSet], stop_anywhere: Callable[..., list[Event]], tmp_path: Path
-) -> None:
+def test_stopped_anywhere_it_goes_on_to_the_same_bytes(case: str, arriving: list[ImageSet], tmp_path: Path) -> None:
     first = learner_of(case)
     learn(first, arriving[:1])
     first.save(tmp_path / "first")
@@ -134,7 +133,7 @@ def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
     def again() -> Learner:
         return Learner.load(tmp_path / "first", device="cpu", net=frozen_net())
 
-    stop_anywhere(again, arriving[1].pixels, arriving[1].labels, 3, net=frozen_net())
+    check_resuming(again, arriving[1].pixels, arriving[1].labels, net=frozen_net())
 
 
 def test_more_images_of_known_classes(arriving: list[ImageSet], make_images: MakeImages) -> None:

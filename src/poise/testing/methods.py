@@ -11,47 +11,55 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from poise import draws
 from poise.actions import Action, is_weight
 from poise.data import ALL_IMAGES
-from poise.learner import Learner
+from poise.learner import Images, Labels, Learner
 from poise.methods import Growth, GrowthInputs, Method, make_method
 from poise.nets import Model, torch_generator
 
-Images = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 #: The classes of each phase; the last one brings a single class.
 PHASES = ([0, 1], [2, 3, 4], [5])
 KEPT = 3  # images of each class, where a method does not keep all
 
 
-def make_images(labels: Sequence[int], seed: int = 0) -> tuple[Images, NDArray[np.int64]]:
+def make_images(labels: Sequence[int], seed: int = 0) -> tuple[Pixels, NDArray[np.int64]]:
     """Images of 8 × 8 pixels in colours: noise on a brightness that belongs to the class."""
     noise = draws.generator(seed, "images of a suite").integers(0, 128, (len(labels), 8, 8, 3))
     classes = np.asarray(labels)
     return (noise + 20 * (classes % 6)[:, None, None, None]).astype(np.uint8), classes
 
 
-def check_resuming(make: Callable[[], Learner], images: Images, labels: NDArray[np.int64], *, stops: int = 3) -> None:
+def check_resuming(
+    make: Callable[[], Learner],
+    images: Images,
+    labels: Labels,
+    *,
+    stops: int = 3,
+    known: str = "refuse",
+    net: nn.Module | None = None,
+) -> None:
     """Stop a learner at a few drawn events of a phase, save it, load it, go on: the bytes are those without a stop.
 
-    `make` gives learners that stand before the phase.
+    `make` gives learners that stand before the phase; `net` is theirs, if they have their own.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "learner"
         whole = make()
-        events = sum(1 for _ in whole.fitting(images, labels))
+        events = sum(1 for _ in whole.fitting(images, labels, known=known))
         whole.save(file)
         wanted = file.read_bytes()
         for stop in draws.generator(events, "stops of a suite").integers(1, max(2, events), stops):
             learner = make()
-            running = learner.fitting(images, labels)
+            running = learner.fitting(images, labels, known=known)
             for _ in range(stop):
                 next(running)
             learner.save(file)
-            resumed = Learner.load(file, device="cpu")
-            for _ in resumed.fitting(images, labels):
+            resumed = Learner.load(file, device="cpu", net=net)
+            for _ in resumed.fitting(images, labels, known=known):
                 pass
             resumed.save(file)
             assert file.read_bytes() == wanted, f"other bytes after a stop at event {stop} of {events}"
@@ -83,7 +91,7 @@ class MethodSuite:
         short: dict[str, Any] = {"net": "small", "epochs": 2, "batch": 8, "device": "cpu", "policy": "fixed"}
         return Learner(self.method, **{**short, "memory": memory, "options": self.options, **settings})
 
-    def arriving(self, phase: int) -> tuple[Images, NDArray[np.int64]]:
+    def arriving(self, phase: int) -> tuple[Pixels, NDArray[np.int64]]:
         """Six images of each class of a phase."""
         return make_images(PHASES[phase] * 6, seed=phase)
 
