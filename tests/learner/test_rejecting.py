@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from poise import Augmentation, Budget, Learner, UserError
 
@@ -104,3 +106,25 @@ def test_a_learner_without_images_asks_for_some(tmp_path: Path) -> None:
         Learner.load(tmp_path / "predicts").calibrate_reject()
     with pytest.raises(UserError, match="call partial_fit first"):
         learner().calibrate_reject(images=digits(0)[0])
+
+
+@pytest.mark.parametrize("method", ["ranpac", "simplecil"])
+@pytest.mark.parametrize("memory", [20, 0])
+def test_on_a_frozen_network_probabilities_are_calibrated_and_thresholds_need_no_new_images(
+    method: str, memory: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(1, 32, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()).requires_grad_(False).eval()
+    made = learner(method=method, net=net, memory=memory)
+    made.partial_fit(*digits(0, 1, 2, 3, count=80)).partial_fit(*digits(4, 5, 6, count=80))
+    images, labels = digits(0, 1, 2, 3, 4, 5, 6, count=90, first=80)
+    made.save(tmp_path / "saved")
+    again = Learner.load(tmp_path / "saved", net=net)
+    for classifier in ("fc", "ncm"):
+        chances = again.predict_proba(images, classifier=classifier)
+        right = np.mean(again.classes_[chances.argmax(axis=1)] == labels)
+        assert abs(chances.max(axis=1).mean() - right) < 0.1
+    if memory:
+        again.calibrate_reject(0.1)
+        assert "trained on" not in caplog.text
+        assert np.mean([label is None for label in again.predict(images, reject=True)]) < 0.25

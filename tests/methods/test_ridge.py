@@ -111,3 +111,16 @@ def test_copies_share_the_sums_and_what_is_added_to_one_is_not_in_the_other(poin
     assert torch.equal(second.sums, first.sums)
     assert torch.equal(model.head.gram, before)
     assert torch.equal(model.head.sums, kept)
+
+
+def test_left_out_is_a_regression_on_all_other_images(points: tuple[Tensor, Tensor]) -> None:
+    features, labels = points
+    whole = head_for(3)
+    whole.add(features, labels)
+    whole.solve(0.5)
+    found = whole.left_out(features, labels, 0.5)
+    for image in (0, 31, 59):
+        others, rest = torch.arange(60) != image, head_for(3)
+        rest.add(features[others], labels[others])
+        rest.solve(0.5)
+        torch.testing.assert_close(found[image], rest.scores(features[image][None])[0], rtol=1e-3, atol=1e-3)

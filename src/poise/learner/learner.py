@@ -48,14 +48,13 @@ from poise.learner.inputs import (
 )
 from poise.learner.networks import Shape, architecture
 from poise.learner.phase import Phase, with_jitter
-from poise.learner.settings import KEYS, Runtime, Settings
+from poise.learner.settings import KEYS, Runtime, Settings, is_given
 from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_state
 from poise.learner.upkeep import Exemplar
 from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
 from poise.settings import plain_copy
 from poise.spaces import ActionSpace, Grids
 from poise.training import (
-    NCM_TEMPERATURE,
     Backend,
     Evaluator,
     Event,
@@ -374,8 +373,10 @@ class Learner:
     def predict_proba(self, images: Images, *, classifier: str | None = None) -> NDArray[np.float32]:
         """A probability for each image and class, columns as in `classes_`.
 
-        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means at
-        temperature 0.1, so that the most probable class is always the nearest mean.
+        `fc`: the softmax of the head's logits. `ncm`: the softmax of the cosines to the class means, so that the most
+        probable class is always the nearest mean. The temperature is calibrated by every phase: on the reserve, where
+        there is one; where the network came frozen, on the kept images, each left out of what predicts it. Otherwise
+        it is 1 (`fc`) and 0.1 (`ncm`).
         """
         return self._classify(images, classifier)[0]
 
@@ -451,10 +452,24 @@ class Learner:
         """
         with self._parts.changing():
             known = self.knowledge
-            scores = self._scores(extras.images_to_calibrate(known.memory) if images is None else images)
+            scores = self._scores_of_kept() if images is None else self._scores(images)
             found = {name: extras.reject_threshold(values, rate) for name, values in scores.items()}
             self._parts.knowledge = replace(known, reject=found)
         return self
+
+    def _scores_of_kept(self) -> dict[str, Tensor]:
+        """The scores of the reserve, else of the exemplars, each as if it had been left out where that is known."""
+        known, settings = self.knowledge, self.settings
+        if not known.memory:
+            raise UserError("this learner keeps no images to set a reject threshold with; give some: images=…")
+        if len(known.memory.reserve):
+            return self._scores(known.memory.reserve)
+        model, means, kept, found = known.predictor, known.means, known.memory.exemplars, dict[str, Tensor]()
+        if model is not None and means is not None and model.is_frozen and is_given(settings, self.runtime):
+            found = extras.left_out_scores(settings.made_method, known.action, model, means, kept, self.evaluator)
+        if known.classifier not in found:
+            log.warning("the reject threshold is set with images that were trained on: it rejects more than asked for")
+        return {**self._scores(kept), **found}
 
     def _classify(
         self, images: Images, classifier: str | None, *, reject: bool = False
@@ -465,8 +480,7 @@ class Learner:
         if reject and known.predictor is not None and chosen not in known.reject:
             raise UserError("no reject threshold is set for this model; call calibrate_reject first")
         scores = self._scores(images)[chosen]
-        # The softmax of cosines needs a low temperature: they lie between -1 and 1.
-        chances = (scores if chosen == "fc" else scores / NCM_TEMPERATURE).softmax(dim=1)
+        chances = (scores / known.temperature(chosen)).softmax(dim=1)
         below = scores.max(dim=1).values.double() < (known.reject[chosen] if reject else -np.inf)
         return chances.cpu().numpy(), below.cpu().numpy()
 

@@ -17,6 +17,7 @@ from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import UserError
+from poise.learner.extras import best_temperature, left_out_scores
 from poise.learner.inputs import NewPhase, hold_out, without_copies
 from poise.learner.networks import build_model
 from poise.learner.settings import Runtime, Settings, is_given
@@ -35,6 +36,7 @@ from poise.training import (
     Progress,
     StageDone,
     Trainer,
+    both_classifiers,
     changed_switches,
     features_suffice,
     keep_memory,
@@ -297,6 +299,12 @@ class Phase:
             for name, rows in evaluator.guesses(predictor, means, memory.reserve).items():
                 hits[name] += int((rows == truth).sum())
         shown = material.complete(predictor)
+        scores, judges = dict[str, Tensor](), memory.reserve
+        if len(judges):
+            scores = both_classifiers(evaluator.extract(predictor, judges), means)
+        elif predictor.is_frozen and self.given:
+            judges = memory.exemplars if len(memory.exemplars) else material.new
+            scores = left_out_scores(self.settings.made_method, trainer.action, predictor, means, judges, evaluator)
         kept = torch.cat([memory.exemplars.pixels, memory.reserve.pixels])  # features, where those stand for images
         return Knowledge(
             action=trainer.action,
@@ -313,6 +321,7 @@ class Phase:
             memory=material.images(memory).compacted(),
             features=kept if material.whole is not None and material.whole.is_frozen else None,
             hits=hits,
+            temperatures={name: best_temperature(found, judges.labels) for name, found in scores.items()},
             history=(*self.before.history, *self.task.history),
             held=len(self.kept) + len(self.stored) + len(self.discarded),
             budget=budget.of_phase(arrival.growth.old, arrival.count, len(self.kept)),

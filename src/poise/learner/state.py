@@ -16,6 +16,7 @@ from pydantic import (
     NonNegativeInt,
     PlainSerializer,
     PlainValidator,
+    PositiveFloat,
     PositiveInt,
     StrictInt,
     StrictStr,
@@ -38,6 +39,7 @@ from poise.nets import (
     set_info,
 )
 from poise.settings import own_error
+from poise.training import NCM_TEMPERATURE
 from poise.tuning import CLASSIFIERS, History, entry_as_json, entry_from_json, first_classifier
 from poise.words import counted
 
@@ -82,6 +84,7 @@ class Knowledge:
         held: the most images that were held at any moment of the last phase.
         budget: how many that may have been.
         rho: the allocation that the memory was stored with.
+        temperatures: of the softmax that makes probabilities of a classifier's scores, where it was calibrated.
         reject: for each classifier, the score below which an image belongs to no known class; empty until it is set.
         images_digests: of the images and labels of each phase; where a class was removed, those of all phases before
             are gone.
@@ -105,8 +108,13 @@ class Knowledge:
     held: int = 0
     budget: int = 0
     rho: float = 0.0
+    temperatures: Mapping[str, float] = field(default_factory=dict)
     reject: Mapping[str, float] = field(default_factory=dict)
     images_digests: tuple[str, ...] = ()
+
+    def temperature(self, classifier: str) -> float:
+        """That of a classifier's softmax. Cosines lie between -1 and 1 and need a low one."""
+        return self.temperatures.get(classifier, NCM_TEMPERATURE if classifier == "ncm" else 1.0)
 
     def placed(self, device: torch.device) -> Knowledge:
         """The same with its models and means on a device, ready to predict."""
@@ -161,6 +169,7 @@ class SavedLearner(BaseModel, arbitrary_types_allowed=True):
     held: NonNegativeInt
     budget: NonNegativeInt
     rho: float
+    temperatures: dict[str, PositiveFloat] = {}
     reject: dict[str, float]
     images_digests: tuple[str, ...]
     pending: Pending | None

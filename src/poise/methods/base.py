@@ -257,6 +257,13 @@ class Method(ABC):
     def fit_head(self, model: Model, trained: TrainedPhase) -> None:  # noqa: B027 - most methods compute nothing
         """Set what is not trained but computed, in place, when the last stage of a training (or trial) has ended."""
 
+    def left_out(self, model: Model, features: Tensor, labels: Tensor, action: Action) -> Tensor | None:
+        """The logits of images whose features `fit_head` used, as if each of them alone had been left out.
+
+        None: that is not known, because the head was trained.
+        """
+        return None
+
     def class_values(self, stage: Stage, action: Action, counts: Tensor, growth: Growth) -> Tensor | None:
         """A value for each class, if the terms of this stage need one: they find it as `student.class_values`.
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import one_hot, relu
+from torch.nn.functional import cosine_similarity, one_hot, relu
 
 from poise import losses
 from poise.actions import Action
@@ -76,6 +76,13 @@ class SimpleCIL(FrozenMethod):
         model.head.old.add_(sums[:old])
         model.head.new.copy_(sums[old:])
         model.head.scale.fill_(SCALE)
+
+    @torch.no_grad()
+    def left_out(self, model: Model, features: Tensor, labels: Tensor, action: Action) -> Tensor:
+        """The row of an image's own class without the image."""
+        logits: Tensor = model.head(features)[1]
+        own = cosine_similarity(features, model.head.rows()[labels] - features)
+        return logits.scatter(1, labels[:, None], SCALE * own[:, None])
 
 
 class RidgeHead(ScaledHead):
@@ -203,10 +210,7 @@ class RidgeHead(ScaledHead):
     @torch.no_grad()
     def solve(self, ridge: float) -> None:
         """Set all rows: (G + κI) W = C."""
-        gram = self.gram.new_zeros(self.breadth, self.breadth)
-        gram[self._triangle] = self.gram
-        gram += gram.tril(-1).T
-        rows = solve_ridge(gram, self.sums.T, ridge).T.float()
+        rows = solve_ridge(self._whole_gram, self.sums.T, ridge).T.float()
         self.old.copy_(rows[: len(self.old)])
         self.new.copy_(rows[len(self.old) :])
 
@@ -217,6 +221,23 @@ class RidgeHead(ScaledHead):
         ends = torch.arange(1, self.breadth + 1, device=self.gram.device)
         mean = float(self.gram[ends * (ends + 1) // 2 - 1].mean())  # of the diagonal
         return min(RIDGES, key=lambda ridge: abs(ridge - mean))
+
+    @torch.no_grad()
+    def left_out(self, features: Tensor, labels: Tensor, ridge: float) -> Tensor:
+        """The scores of images that are in both sums, each without its own share.
+
+        With the leverage l = hᵀ (G + κI)⁻¹ h and the one-hot label y they are (s − l y) / (1 − l).
+        """
+        projected = self._project(features)
+        leverage = (projected * solve_ridge(self._whole_gram, projected.T, ridge).T).sum(dim=1, keepdim=True)
+        targets = one_hot(labels, self.classes)
+        return ((self.scores(features) - leverage * targets) / (1 - leverage).clamp(min=1e-6)).float()
+
+    @property
+    def _whole_gram(self) -> Tensor:
+        gram = self.gram.new_zeros(self.breadth, self.breadth)
+        gram[self._triangle] = self.gram
+        return gram + gram.tril(-1).T
 
     @property
     def _triangle(self) -> Tensor:
@@ -266,6 +287,14 @@ class RanPAC(FrozenMethod):
             head.held_out += head.held_out_errors(features, labels)
         head.add(features, labels)
         head.solve(ridge or head.best_ridge())
+
+    def left_out(self, model: Model, features: Tensor, labels: Tensor, action: Action) -> Tensor | None:
+        """By the sums without an image; not known where they were dropped."""
+        head = model.head
+        assert isinstance(head, RidgeHead)
+        if not len(head.gram):
+            return None
+        return SCALE * head.left_out(features, labels, action.ridge or head.best_ridge())
 
 
 def breadth(width: int) -> int:
