@@ -216,10 +216,10 @@ class TrialSettings(Keys):
     )
     validation: Positive = key(10, "images held out of each class; if not set 10, for online 30")
     length: Part = key(0.1, "length of a trial, M₁, as a share of epochs, M₂; if not set 0.1, for online 0.3")
-    classifier: Literal["full", "trials", "paper"] = key(
+    classifier: Literal["full", "trials"] = key(
         "full",
-        "how auto is decided without a reserve: full (one more training of full length), trials (those of the chosen "
-        "action) or paper (two short trainings); if not set full, for online trials",
+        "how auto is decided without a reserve: full (one more training of full length) or trials (those of the chosen "
+        "action); if not set full, for online trials",
     )
     longest: Positive | None = key(None, "the most epochs of a trial; if not set no limit, for online 16")
     even: Flag = key(True, "hold out equally many images of each class; if not set true, for online false")

@@ -26,9 +26,10 @@ from poise.data.sources.published import PREPROCESSING, DigitsSource
 from poise.journal import read_journal
 from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
+from poise.policies import DEFAULT_POLICY
 from poise.runs import load_recipe
 from poise.settings import KEYS
-from poise.tuning import DEFAULT_POLICY, tuner_kind, tuner_names
+from poise.tuning import tuner_kind, tuner_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

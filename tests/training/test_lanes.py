@@ -18,6 +18,7 @@ from poise.errors import OutOfMemory
 from poise.methods import AANets, Growth, ICaRL, Lucir, Method, PODNet, make_method
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
+from poise.settings import TrialSettings
 from poise.training import (
     Backend,
     Lane,
@@ -32,7 +33,7 @@ from poise.training import (
 )
 from poise.training import trainer as trainer_module
 from poise.training.step import Runner
-from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, TrialSettings
+from poise.tuning import Attempt, TrialInputs, TrialResult, Trials
 from poise.tuning.environments import Environment, draw_tasks
 from poise.tuning.results import HitsPerClass
 
@@ -114,7 +115,7 @@ def tried(trials: Trials, wanted: Wanted) -> list[TrialResult]:
 
 
 def numbered(actions: Sequence[Action], epochs: int = SHORT) -> Wanted:
-    return [Attempt(Trial(arm, arm, epochs), action, "fc", SHORT) for arm, action in enumerate(actions)]
+    return [Attempt(Trial(arm, arm, epochs), action, "fc") for arm, action in enumerate(actions)]
 
 
 RATES = [OWN.replace(lr=lr, feature_kd=weight) for lr in (0.1, 0.02) for weight in (0.1, 1, 4)]
@@ -322,8 +323,8 @@ class TestTrials:
     def test_out_of_memory_between_rungs(self, cpu: Backend, settings: dict[str, Any]) -> None:
         """Some trials of the wave had ended, one had diverged, and some go on from where an earlier one stopped."""
         actions = [RATES[0], OWN.replace(lr=1e30), MIXED[2], RATES[4]]
-        first = [Attempt(Trial(arm, arm, 1), action, "ncm", SHORT) for arm, action in enumerate(actions)]
-        then = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm", SHORT) for arm in (3, 0, 2)]
+        first = [Attempt(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
+        then = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
         calm = trials_on(cpu, 1, **settings)
         expected = [tried(calm, wanted) for wanted in (first, then)]
         assert [result.outcome.diverged for result in expected[0]] == [False, True, False, False]
@@ -346,10 +347,10 @@ class TestTrials:
     @pytest.mark.parametrize("balance", ["finetune", "align"])
     def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(self, balance: str, cpu: Backend) -> None:
         own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2, continues=0), Trial(2, 0, 4, continues=1)]
-        going, plain = trials_on(cpu, 1, ICaRL()), trials_on(cpu, 1, ICaRL())
-        found = [tried(going, [Attempt(trial, own.replace(balance=balance), "fc", 4)])[0] for trial in rungs]
-        wanted = [tried(plain, [Attempt(trial, own, "fc", 4)])[0] for trial in rungs]
-        whole = tried(trials_on(cpu, 1, ICaRL()), [Attempt(rungs[-1], own.replace(balance=balance), "fc", 4)])
+        going, plain = trials_on(cpu, 1, ICaRL(), length=0.2), trials_on(cpu, 1, ICaRL(), length=0.2)
+        found = [tried(going, [Attempt(trial, own.replace(balance=balance), "fc")])[0] for trial in rungs]
+        wanted = [tried(plain, [Attempt(trial, own, "fc")])[0] for trial in rungs]
+        whole = tried(trials_on(cpu, 1, ICaRL(), length=0.2), [Attempt(rungs[-1], own.replace(balance=balance), "fc")])
         assert whole == found[-1:]
         alike = [one.witnessed == other.witnessed for one, other in zip(found, wanted, strict=True)]
         assert alike == [True, True, False]
@@ -408,8 +409,8 @@ class TestOnAGpu:
     ) -> None:
         """In two rungs: a trial goes on after others have used its lane."""
         gpu, actions = replace(gpu, precision=precision), FREEZING[method]
-        halves = [Attempt(Trial(arm, arm, 1), action, "ncm", SHORT) for arm, action in enumerate(actions)]
-        wanted = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm", SHORT) for arm in (3, 0, 2)]
+        halves = [Attempt(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
+        wanted = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
         found = []
         for backend, lanes in ((gpu, 1), (gpu, 4), (replace(gpu, capture=False), 1)):
             trials = self.trials(backend, lanes, make_method(method), environment=environment)
@@ -444,7 +445,7 @@ class TestOnAGpu:
     def test_rungs_go_on_in_other_lanes(self, gpu: Backend) -> None:
         first = numbered(MIXED, epochs=1)
         order = (7, 2, 5, 0, 3)
-        then = [Attempt(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc", SHORT) for arm in order]
+        then = [Attempt(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc") for arm in order]
         alone, several = self.trials(gpu, 1), self.trials(gpu, 4)
         for wanted in (first, then):
             assert tried(several, wanted) == tried(alone, wanted)

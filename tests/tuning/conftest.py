@@ -11,8 +11,9 @@ import torch
 from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.settings import TrialSettings
 from poise.training import Backend, PhaseContext, Schedule
-from poise.tuning import TrialInputs, Trials, TrialSettings
+from poise.tuning import TrialInputs, Trials
 
 GROWTH = Growth(old=2, new=1)
 

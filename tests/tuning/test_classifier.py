@@ -41,7 +41,7 @@ AUTO = Action(classifier="auto")
 def test_where_the_action_leaves_it_open_the_classifier_in_force_is_rewarded(
     own: str, in_force: str, phases: int, expected: str
 ) -> None:
-    rule = ClassifierRule(own, in_force, phases, NONE)
+    rule = ClassifierRule(own, in_force, phases)
     assert rule.classifier_for(AUTO) == expected
     for name in ("fc", "ncm"):
         assert rule.classifier_for(Action(classifier=name)) == name
@@ -63,7 +63,7 @@ def test_where_the_action_leaves_it_open_the_classifier_in_force_is_rewarded(
 def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie(
     own: str, phases: int, hits: dict[str, int], expected: str
 ) -> None:
-    rule = ClassifierRule(own, "fc", phases, NONE)
+    rule = ClassifierRule(own, "fc", phases)
     assert rule.classifier_after(AUTO, hits) == expected
     for name in ("fc", "ncm"):
         assert rule.classifier_after(Action(classifier=name), hits) == name
@@ -127,23 +127,6 @@ def test_where_the_decided_action_was_no_finalist_it_is_trained_for_the_judgemen
     assert len(tried_in(second, "classifier")) == 1
 
 
-def test_the_papers_way_judges_by_two_short_trainings_in_the_first_tuned_phase_only() -> None:
-    learner = small(trials={"length": 0.5, "classifier": "paper"})
-    first, second = (list(learner.fitting(*digits([label]))) for label in (3, 4))
-    judged = tried_in(first, "classifier")
-    assert [(event.classifier, event.trial["epochs"], event.trial["full"]) for event in judged] == [
-        ("fc", 2, False),
-        ("ncm", 2, False),
-    ]
-    suited = [(event.action["feature_kd"], event.action["logit_kd"], event.action["margin"]) for event in judged]
-    assert suited == [(1.0, 0.0, 1.0), (0.0, 1.0, 0.0)]
-    hits = {event.classifier: hits_of(event)[event.classifier] for event in judged}
-    assert any(hits.values())
-    assert not tried_in(second, "classifier")
-    assert learner.knowledge.hits == hits
-    assert learner.classifier_ == ("fc" if hits["fc"] >= hits["ncm"] else "ncm")
-
-
 JUDGED: dict[str, dict[str, Any]] = {
     "full": {},
     "trials": {"trials": {"length": 0.5, "classifier": "trials"}},
@@ -201,14 +184,3 @@ def test_with_a_reserve_which_is_never_trained_on_the_trained_model_itself_is_ju
         name: int((rows == reserve.labels.numpy()).sum()) for name, rows in learner.predictions(reserve.pixels).items()
     }
     assert learner.knowledge.hits == {name: before[name] + hits for name, hits in found.items()}
-
-
-def test_the_papers_candidates_do_not_continue_trials_of_the_policy() -> None:
-    judged = []
-    for rungs in (1, 2):  # with two, the policy has trials of these lengths that could be continued
-        options = {"policy": "race", "policy_options": {"rungs": rungs}}
-        learner = small(
-            **options, trials={"length": 0.5, "classifier": "paper"}, action={"lr": 0.05}, space={"lr": [0.05]}
-        )
-        judged.append(tried_in(list(learner.fitting(*digits([3]))), "classifier"))
-    assert judged[0] == judged[1] != []

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from poise.data import ImageSet, Memory
 from poise.methods import Growth
-from poise.tuning import TrialSettings
+from poise.settings import TrialSettings
 from poise.tuning.environments import Environment, draw_ahead, draw_environments, draw_local
 
 

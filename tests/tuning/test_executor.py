@@ -20,7 +20,7 @@ from .learners import SMALL, assert_same, digits, of, run_one
 
 OWN = make_method("lucir").default_action
 RUNGS = [
-    Attempt(Trial(2 * number + arm, arm, epochs, continues=None if number == 0 else arm), action, "fc", 4)
+    Attempt(Trial(2 * number + arm, arm, epochs, continues=None if number == 0 else arm), action, "fc")
     for number, epochs in enumerate((1, 2, 4))
     for arm, action in enumerate((OWN, OWN.replace(lr=0.02, feature_kd=0.5)))
 ]
@@ -99,9 +99,8 @@ class Away:
         {"policy": "race", "policy_options": {"rungs": 2, "finalists": 1}, "trials": {"length": 0.5}},
         {"policy": "exp3", "policy_options": {"iterations": 2}},
         {"trials": {"environment": "both"}, "space": {"lr": [0.1, 0.02]}},
-        {"trials": {"classifier": "paper"}, "space": {"lr": [0.1, 0.02]}},
     ],
-    ids=["race", "exp3", "both environments", "the paper's candidates"],
+    ids=["race", "exp3", "both environments"],
 )
 def test_a_learner_whose_trials_run_elsewhere_is_the_same(settings: dict[str, Any]) -> None:
     executor = Away()

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from poise import draws
 from poise.actions import Action
 from poise.data import Augmentation, Feed, ImageSet, Memory, Preprocessing
-from poise.errors import Damaged, UserError
+from poise.errors import UserError
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_head
 from poise.policies.reinforce import Reinforce, state_of
@@ -267,11 +267,6 @@ def test_a_class_of_one_image_is_left_out(context: PhaseContext, images: ImageSe
     assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
     assert 0 not in playable.origins
     assert len(played(context, single, FEW.replace(episodes=1))[0].steps) > 0
-
-
-def test_missing_episodes_are_noticed(context: PhaseContext) -> None:
-    with pytest.raises(Damaged, match="learn it again"):
-        reinforce_after(space_of(context), FEW, [Episode(1, ())])
 
 
 # The rest -------------------------------------------------------------------------------------------------------------

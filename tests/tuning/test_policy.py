@@ -13,10 +13,9 @@ from poise import Learner
 from poise.actions import Action
 from poise.errors import Damaged
 from poise.methods import make_method
-from poise.policies import POLICIES, Outcome, Policy, Preset, Tried, Wish
+from poise.policies import POLICIES, Decided, Outcome, Policy, Preset, Tried, Wish
 from poise.training import TrialDone
 from poise.tuning import Entry, History, PolicyTuner, Reward, TrialResult
-from poise.tuning.results import told_to_policy
 
 from .learners import (
     SMALL,
@@ -129,15 +128,19 @@ def policy_of(learner: Learner) -> Policy:
     return learner.settings.tuner.policy_after(learner.knowledge.history)
 
 
+def told(learner: Learner) -> list[Entry]:
+    return [entry for entry in learner.knowledge.history if isinstance(entry, Tried | Decided)]
+
+
 def test_a_given_action_leaves_the_policy_as_it_was() -> None:
     learner = small(policy="exp3", policy_options={"iterations": 2})
     learner.partial_fit(*digits([3]))
-    before, distribution = told_to_policy(learner.knowledge.history), policy_of(learner).distribution()
+    before, distribution = told(learner), policy_of(learner).distribution()
     events = list(learner.fitting(*digits([4]), action={"lr": 0.02}))
     assert not tried_in(events)
     assert decided_in(events).action["classifier"] == "auto"  # the learner's own, so its classifiers are judged
     assert len(tried_in(events, "classifier")) == 1
-    assert told_to_policy(learner.knowledge.history) == before
+    assert told(learner) == before
     assert distribution is not None
     assert policy_of(learner).distribution() == pytest.approx(distribution)
     again = reopened(saved(learner))

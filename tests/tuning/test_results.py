@@ -12,7 +12,7 @@ from poise.actions import Action
 from poise.errors import Damaged
 from poise.policies import Decided, Outcome, Trial, Tried
 from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json, judged_hits
-from poise.tuning.results import Chosen, Episode, HyperStep, Judged, decided_totals
+from poise.tuning.results import Chosen, Episode, HyperStep, Judged
 
 ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
 FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))
@@ -76,14 +76,6 @@ def test_the_reward_of_a_decision_is_that_of_its_last_trial_in_the_same_phase() 
         *(tried(3, 0, 2, 0.125), Decided(3, 0)),
     ]
     assert decided_rewards(history) == {1: 0.75, 3: 0.125}
-
-
-def test_a_decided_finalist_has_totals_and_no_other_arm_has() -> None:
-    final = Tried(2, FULL, {"fc": 5, "ncm": 4})
-    assert decided_totals([final, Decided(2, 1)]) == {"fc": 5, "ncm": 4}
-    assert decided_totals([final, Decided(2, 0)]) is None
-    assert decided_totals([Tried(2, FULL), Decided(2, 1)]) is None
-    assert decided_totals([final]) is None
 
 
 def test_hits_of_all_judgements_add_up() -> None:

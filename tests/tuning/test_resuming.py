@@ -25,7 +25,6 @@ CASES: dict[str, dict[str, Any]] = {
     "race, safe": {"policy": "race", "policy_options": {"safe": 1.0}, "trials": {"length": 0.5}},
     "judged at full length": {"policy": "exp3", "policy_options": {"iterations": 2}, "action": {"balance": "finetune"}},
     "look-ahead": {**RATES, "trials": {"environment": "both"}},
-    "the paper's candidates": {**RATES, "trials": {"classifier": "paper"}},
     "judged by trials": {**RATES, "trials": {"length": 0.5, "classifier": "trials"}},
     "horizon": {**RATES, "trials": {"horizon": 1}},
     "online": {"policy": "online", "space": [{"lr": [0.05]}, {"feature_kd": [0.0], "lr": [0.1, 0.02]}], "trials": None},

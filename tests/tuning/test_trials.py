@@ -16,8 +16,9 @@ from poise.data import ImageSet, Memory, herd
 from poise.methods import Growth, Lucir, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
+from poise.settings import TrialSettings
 from poise.training import Backend, Evaluator, Lanes, LocalPhase, PhaseContext, Trainer
-from poise.tuning import Attempt, TrialInputs, Trials, TrialSettings
+from poise.tuning import Attempt, TrialInputs, Trials
 from poise.tuning.environments import Environment, draw_tasks
 
 from .learners import run_one
@@ -52,7 +53,7 @@ def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Make:
             new[confused] = replace_pixels(new[confused], bright(generator, 0, SIZES[confused], 0))
         memory = Memory(kept, ImageSet.joined([none, *(bright(generator, at, reserved, 900 + at) for at in (0, 1))]))
         images = memory, ImageSet.joined(list(new.values())), none
-        chosen = TrialSettings(**{"environment": "lookahead", **settings})
+        chosen = TrialSettings(**{"environment": "lookahead", "length": 0.025, **settings})
         context = replace(context, growth=Growth(2, len(SIZES)))
         return kind(TrialInputs(context, *images, QUOTA, chosen, **inputs), witness=witness)
 
@@ -64,7 +65,7 @@ def replace_pixels(images: ImageSet, others: ImageSet) -> ImageSet:
 
 
 def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_trials: Make) -> None:
-    result = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm", 4))
+    result = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm"))
     assert (result.epochs, sorted(result.hits)) == (4, ["fc", "ncm"])
     assert result.classes == [0, 1, 2]
     assert result.images == [3, 3, 3]
@@ -77,7 +78,7 @@ def test_a_finalist_trains_with_the_full_schedule(make_trials: Make) -> None:
     trials = make_trials(witness=fingerprint)
     for epochs, equal in ((2, True), (4, False)):  # of 4 epochs the third has a tenth of the rate, of 40 it has not
         short, full = (
-            run_one(trials, Attempt(Trial(0, arm=0, epochs=epochs, full=full), OWN, "fc", 4)).witnessed
+            run_one(trials, Attempt(Trial(0, arm=0, epochs=epochs, full=full), OWN, "fc")).witnessed
             for full in (False, True)
         )
         assert (short == full) is equal
@@ -96,11 +97,11 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     method.balancing = replace(method.balancing, share=1 / 8)
     assert context.schedule.epochs == 40
     context = replace(context, method=method)
-    trials: Trials = make_ahead(context=context, environment=environment, balance_length=share)
+    trials: Trials = make_ahead(context=context, environment=environment, length=0.05, balance_length=share)
 
     def images(trial: Trial, **changes: Any) -> int:
         before = trials.trained
-        run_one(trials, Attempt(trial, OWN.replace(**changes), "fc", 2))
+        run_one(trials, Attempt(trial, OWN.replace(**changes), "fc"))
         return trials.trained - before
 
     epoch = images(Trial(0, arm=0, epochs=2)) // 2  # of all trainings of a trial; this action has no fine-tuning
@@ -130,7 +131,7 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
 ) -> None:
     method = Listening()
     trials = make_ahead(context=replace(context, method=method))
-    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc"))
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
     whole = Growth(2, 3)
     assert (first, heads) == (Growth(2, 1, trial_of=whole), 3)
@@ -164,7 +165,7 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(make_ahe
     phases = {}
     for rho in (0.0, 0.5, 0.9):
         trials = make_ahead(Watched)
-        run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc", 1))
+        run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc"))
         assert trials.followed is not None
         phases[rho] = trials.followed
     (first, _, plain), known = phases[0.0], 3
@@ -192,8 +193,8 @@ def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Mak
 
 @pytest.mark.parametrize("round_", [0, 1])
 def test_the_first_half_is_cut_to_its_memory_by_herding(context: PhaseContext, make_ahead: Make, round_: int) -> None:
-    trials = make_ahead(Watched)
-    run_one(trials, Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc", 2))
+    trials = make_ahead(Watched, length=0.05)
+    run_one(trials, Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc"))
     assert trials.followed is not None
     first, model, following = trials.followed
     features = context.evaluator.extract(model, first.new.pixels).features
@@ -210,7 +211,7 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Make, re
     for round_ in (0, 1):  # whatever the order of the classes inside
         for confused in SIZES:
             trials = make_ahead(reserved=reserved, confused=confused)
-            result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm", 1))
+            result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm"))
             old = [0, 1] if reserved else []
             assert result.classes == [*old, 2, 3, 4]
             assert result.images == [*(reserved for _ in old), 6, 10, 8]
@@ -230,8 +231,8 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Make, re
 
 def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Make) -> None:
     trial, action = Trial(0, arm=0, epochs=2), OWN.replace(lr=0.02)
-    once = run_one(make_trials(), Attempt(trial, action, "fc", 2))
-    twice = run_one(make_trials(horizon=1), Attempt(trial, action, "fc", 2))
+    once = run_one(make_trials(length=0.05), Attempt(trial, action, "fc"))
+    twice = run_one(make_trials(length=0.05, horizon=1), Attempt(trial, action, "fc"))
     assert twice.earlier_rewards == (once.outcome.reward,)
     last = [hits / images for hits, images in zip(twice.hits["fc"], twice.images, strict=True)]
     both = [(a + b) / 2 for a, b in zip(once.outcome.per_class, last, strict=True)]
@@ -243,8 +244,8 @@ def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Ma
 
 def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(context: PhaseContext, make_trials: Make) -> None:
     method = Listening()
-    trials = make_trials(context=replace(context, method=method), horizon=2)
-    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    trials = make_trials(context=replace(context, method=method), length=0.025, horizon=2)
+    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc"))
     assert len(result.earlier_rewards) == 2
     assert {growth: heads for growth, (heads, _) in method.heard.items()} == {Growth(2, 1): 3, Growth(3, 0): 3}
     images = len(method.heard[Growth(2, 1)][1])
@@ -267,7 +268,7 @@ def test_a_look_ahead_tells_its_classes_from_each_other_alone(
         return guesses(self, model, means, pixels, among)
 
     monkeypatch.setattr(Evaluator, "guesses", watched)
-    run_one(make_ahead(environment=environment), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc", 1))
+    run_one(make_ahead(environment=environment), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc"))
     assert asked == [expected]
 
 
@@ -283,8 +284,8 @@ def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classe
     trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
         run_one(
-            make_ahead(environment=kind, reserved=reserved, confused=4),
-            Attempt(trial, action, classifier, 2),
+            make_ahead(environment=kind, length=0.05, reserved=reserved, confused=4),
+            Attempt(trial, action, classifier),
         )
         for kind in ("both", "local", "lookahead")
     )
@@ -314,7 +315,7 @@ class TestSeveralTrainings:
     def make(self, kind: str, request: pytest.FixtureRequest) -> Callable[[], Trials]:
         if kind != "horizon":
             ahead: Make = request.getfixturevalue("make_ahead")
-            return lambda: ahead(environment=kind)
+            return lambda: ahead(environment=kind, length=0.1)
         made: Make = request.getfixturevalue("make_trials")
         return lambda: made(horizon=1)
 
@@ -325,20 +326,20 @@ class TestSeveralTrainings:
         going, other = make(), OWN.replace(lr=0.02)
         before = {name: value.clone() for name, value in going.inputs.context.model.state_dict().items()}
         for number, epochs in enumerate((1, 2, 4)):
-            continued = run_one(going, Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
-            run_one(going, Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc", 4))
-            assert continued == run_one(make(), Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc", 4))
+            continued = run_one(going, Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc"))
+            run_one(going, Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc"))
+            assert continued == run_one(make(), Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc"))
         assert all(torch.equal(before[name], value) for name, value in going.inputs.context.model.state_dict().items())
 
     def test_a_divergence_has_reward_0_and_stops_nothing(self, make: Callable[[], Trials]) -> None:
         """Its record lists the classes and images of every part."""
         trials = make()
-        diverged = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc", 2))
+        diverged = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc"))
         assert diverged.outcome.diverged
         assert (diverged.outcome.reward, diverged.outcome.per_class, diverged.totals()) == (0, (), {"fc": 0, "ncm": 0})
         json.dumps(diverged.as_json())
-        after = run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
-        assert after == run_one(make(), Attempt(Trial(1, arm=1, epochs=2), OWN, "fc", 2))
+        after = run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc"))
+        assert after == run_one(make(), Attempt(Trial(1, arm=1, epochs=2), OWN, "fc"))
         assert (diverged.classes, diverged.images, diverged.split) == (after.classes, after.images, after.split)
 
 
@@ -358,7 +359,7 @@ class TestSeveralTrainings:
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(
     make_trials: Make, epochs: int, trial: Trial, trained: int
 ) -> None:
-    assert run_one(make_trials(), Attempt(trial, Action(**OWN, epochs=epochs), "fc", 4)).epochs == trained
+    assert run_one(make_trials(), Attempt(trial, Action(**OWN, epochs=epochs), "fc")).epochs == trained
 
 
 # Witnesses ----------------------------------------------------------------------------------------------------------
@@ -370,8 +371,8 @@ def test_a_witness_never_changes_a_reward(make_trials: Make) -> None:
         torch.rand(3)
         return float(means.sum())
 
-    alone = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
-    watched = run_one(make_trials(witness=meddling), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc", 4))
+    alone = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc"))
+    watched = run_one(make_trials(witness=meddling), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc"))
     assert watched.witnessed is not None
     assert alone == replace(watched, witnessed=None)
 
@@ -382,8 +383,8 @@ def test_a_witness_never_changes_a_reward(make_trials: Make) -> None:
 @pytest.mark.parametrize("classifier", ["fc", "ncm"])
 def test_the_record_gives_the_reward(make_ahead: Make, classifier: str) -> None:
     for environment, reserved in (("lookahead", 3), ("local", 3), ("lookahead", 0), ("both", 3)):
-        trials = make_ahead(environment=environment, reserved=reserved)
-        result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, classifier, 2))
+        trials = make_ahead(environment=environment, length=0.05, reserved=reserved)
+        result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, classifier))
         record = json.loads(json.dumps(result.as_json()))
         shares = [hits / images for hits, images in zip(record["hits"]["2"][classifier], record["images"], strict=True)]
         assert sum(shares) / len(shares) == pytest.approx(result.outcome.reward)
@@ -395,9 +396,9 @@ def test_the_record_gives_the_reward(make_ahead: Make, classifier: str) -> None:
 
 @pytest.mark.parametrize("lanes", [1, 4])
 def test_trials_of_two_rounds_can_be_asked_for_together(make_trials: Make, cpu: Backend, lanes: int) -> None:
-    wanted = [Attempt(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc", 2) for number in range(4)]
-    together = list(make_trials(executor=Lanes(cpu, lanes)).run_all(wanted))
-    assert together == [run_one(make_trials(), each) for each in wanted]
+    wanted = [Attempt(Trial(number, arm=number, epochs=2, round=number % 2), OWN, "fc") for number in range(4)]
+    together = list(make_trials(executor=Lanes(cpu, lanes), length=0.05).run_all(wanted))
+    assert together == [run_one(make_trials(length=0.05), each) for each in wanted]
     digests = [result.split["digest"] for result in together]
     assert digests[0] == digests[2] != digests[1] == digests[3]
     assert [result.outcome.trial.id for result in together] == [0, 1, 2, 3]

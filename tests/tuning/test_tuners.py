@@ -14,9 +14,10 @@ from poise.actions import Action
 from poise.methods import make_method
 from poise.policies import POLICIES, Preset, Setup
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
+from poise.settings import TrialSettings
 from poise.spaces import make_space
 from poise.training import EpochDone, TrialDone, TuningDone
-from poise.tuning import BilevelTuner, OfflineTuner, PolicyTuner, TrialSettings, Tuner, tuner_kind, tuner_names
+from poise.tuning import BilevelTuner, OfflineTuner, PolicyTuner, Tuner, tuner_kind, tuner_names
 from poise.tuning.bilevel import tuned_axes
 from poise.tuning.search import FixedTuner
 
@@ -54,7 +55,7 @@ def test_what_a_name_stands_for(name: str) -> None:
     kind = tuner_kind(name)
     assert kind.tunes is (name != "fixed")
     assert kind.asks is (name not in KINDS)
-    assert (kind.least_classes, kind.before_phase_0) == ((4, True) if name == "offline-rl" else (1, False))
+    assert kind.before_phase_0 is (name == "offline-rl")
     options = kind.resolve({})
     assert json.loads(json.dumps(options)) == kind.resolve(options) == options
     with pytest.raises(UserError, match=r"^[^\n]*no such thing[^\n]*$"):

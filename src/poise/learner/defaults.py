@@ -32,8 +32,8 @@ from poise.learner.phase import Phase, first_preprocessing
 from poise.learner.settings import KEYS, Runtime, Settings, is_given
 from poise.methods import Growth
 from poise.nets import net_info
+from poise.policies import DEFAULT_POLICY, UNTUNED
 from poise.training import DefaultsChosen, Event, PhaseContext, PhaseStarted, Progress, Trainer
-from poise.tuning import DEFAULT_POLICY, UNTUNED
 from poise.words import counted
 
 log = logging.getLogger(__name__)

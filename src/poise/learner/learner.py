@@ -52,7 +52,7 @@ from poise.learner.settings import KEYS, Runtime, Settings, is_given
 from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_state
 from poise.learner.upkeep import Exemplar
 from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
-from poise.settings import plain_copy
+from poise.settings import TrialSettings, plain_copy
 from poise.spaces import ActionSpace, Grids
 from poise.training import (
     Backend,
@@ -63,7 +63,7 @@ from poise.training import (
     both_classifiers,
     undisturbed,
 )
-from poise.tuning import CLASSIFIERS, Reward, TrialSettings
+from poise.tuning import CLASSIFIERS, Reward
 
 log = logging.getLogger(__name__)
 

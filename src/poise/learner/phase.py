@@ -101,7 +101,7 @@ class Phase:
         if action is None:
             choice = self.context.backend.broadcast((yield from self._choose()))
             action = choice.action
-            yield from judge_before(self.task, self.rule, action)
+            yield from judge_before(self.task, action)
             self.task.rest()
             self.trainer = self.make_trainer(action)
             yield self._decision_event(choice)
@@ -135,7 +135,7 @@ class Phase:
         self.material = self._material(pending.preprocessing if pending is not None else None)
         self.context = self.material.context
         own = settings.made_method.default_action.classifier
-        self.rule = ClassifierRule(own, known.classifier, known.phases, known.hits)
+        self.rule = ClassifierRule(own, known.classifier, known.phases)
         self.task = Task(arrival.phase, self._make_trials, self.rule.classifier_for, known.history, reward=self.reward)
         if pending is not None:
             self.task.history.extend(pending.history)

@@ -15,10 +15,11 @@ from poise.data import ALL_IMAGES, Augmentation, Budget
 from poise.errors import UserError, shown
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone, is_named
+from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
 from poise.spaces import ActionSpace, all_grids, make_space, named_space, tuned_space
 from poise.training import Backend, Executor, Schedule, make_backend
-from poise.tuning import DEFAULT_POLICY, UNTUNED, Setup, Tuner, TunerKind, tuner_kind, tuner_names
+from poise.tuning import Tuner, TunerKind, tuner_kind, tuner_names
 
 #: The word of `balance` that adds a training on as many images of old classes as of new ones.
 BALANCED: Final = "finetune"

@@ -5,8 +5,6 @@ are what came of it and the history that all tuners remember, `classifier` says 
 `offline` are the tuners that are not policies.
 """
 
-from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
-from poise.settings import TrialSettings
 from poise.tuning.bilevel import BilevelTuner
 from poise.tuning.classifier import AUTO, ClassifierRule, first_classifier, judge_before, judging_epochs
 from poise.tuning.environments import TrialInputs
@@ -17,7 +15,6 @@ from poise.tuning.results import (
     History,
     Reward,
     TrialResult,
-    Witness,
     decided_rewards,
     entry_as_json,
     entry_from_json,
@@ -29,8 +26,6 @@ from poise.tuning.trials import Attempt, Trials
 __all__ = [
     "AUTO",
     "CLASSIFIERS",
-    "DEFAULT_POLICY",
-    "UNTUNED",
     "Attempt",
     "BilevelTuner",
     "Choice",
@@ -40,15 +35,12 @@ __all__ = [
     "OfflineTuner",
     "PolicyTuner",
     "Reward",
-    "Setup",
     "Task",
     "TrialInputs",
     "TrialResult",
-    "TrialSettings",
     "Trials",
     "Tuner",
     "TunerKind",
-    "Witness",
     "decided_rewards",
     "entry_as_json",
     "entry_from_json",

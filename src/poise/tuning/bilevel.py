@@ -77,9 +77,6 @@ class BilevelTuner(Tuner):
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """Continue after the rounds that are done. Where nothing can be held out to validate on, the default stays."""
-        for entry in task.history:
-            if isinstance(entry, Chosen):  # and then the run was killed
-                return Choice(entry.action)
         environment = draw_local(task.trials.inputs, 0)
         if environment is None:
             log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
@@ -94,7 +91,8 @@ class BilevelTuner(Tuner):
                     yield step
         steps = [entry for entry in task.history if isinstance(entry, HyperStep)]
         chosen = Chosen(task.phase, steps[-1].action if steps else self.default)
-        task.history.append(chosen)
+        if chosen not in task.history:  # else the run was killed after it
+            task.history.append(chosen)
         return Choice(chosen.action)
 
     @property
@@ -245,7 +243,7 @@ class InnerProblem:
         moved = [name for name, value in state.items() if value.grad_fn is not None]
         for name in moved:
             values[name].requires_grad_()
-        loss, gradients = 0.0, {name: torch.zeros_like(values[name]) for name in moved}
+        loss = 0.0
         truth, counts = self._valid.labels, torch.bincount(self._valid.labels)
         weights = (1 / ((counts > 0).sum() * counts[truth].double())).to(self._model.head.new.dtype)
         for first in range(0, len(weights), BATCH):
@@ -255,13 +253,10 @@ class InnerProblem:
             output: Output = functional_call(self._model, values, (images,))
             losses = nn.functional.cross_entropy(output.logits, truth[part], reduction="none")
             total = (weights[part] * losses).sum()
-            found = torch.autograd.grad(
-                total, [values[name] for name in moved], allow_unused=True, materialize_grads=True
-            )
+            total.backward()  # type: ignore[no-untyped-call]
             loss += float(total.detach())
-            for name, gradient in zip(moved, found, strict=True):
-                gradients[name] += gradient
-        return loss, gradients
+        found = {name: values[name].grad for name in moved}
+        return loss, {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
 def _with_differentiable_norms(model: Model) -> Model:

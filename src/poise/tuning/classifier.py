@@ -7,19 +7,18 @@ were not trained on: those of a reserve, or of a training on a local environment
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
 from poise.settings import TrialSettings
-from poise.training import Event, Progress
-from poise.tuning.environments import TrialInputs
-from poise.tuning.results import CLASSIFIERS, Hits, Judged, decided_totals
+from poise.training import Event, Progress, TrialDone
+from poise.tuning.results import Judged, decided_trials
 from poise.tuning.search import Task
 from poise.tuning.trials import Attempt
 
 AUTO = "auto"
-#: Of a trial that no policy asked for, and that continues none: from here downwards.
+#: Of a trial that no policy asked for, and that continues none.
 NO_ARM = -1
 
 
@@ -36,13 +35,11 @@ class ClassifierRule:
         own: the method's own classifier.
         in_force: the one that counts at present.
         phases: how many phases were learned.
-        hits: of each classifier in all judgements so far.
     """
 
     own: str
     in_force: str
     phases: int
-    hits: Hits
 
     def classifier_for(self, action: Action) -> str:
         """The classifier whose hits are the reward of an action: its own; where that is `auto`, the one in force."""
@@ -62,61 +59,33 @@ class ClassifierRule:
         return max(hits, key=lambda name: hits[name])
 
 
-def judge_before(task: Task, rule: ClassifierRule, action: Action) -> Generator[Event, None, None]:
+def judge_before(task: Task, action: Action) -> Generator[Event, None, None]:
     """Count hits of both classifiers before the training, as `trials.classifier` says, where the action leaves it open.
 
     `full`: of a model trained with the decided action at full length on a local training part, perhaps a finalist of
-    the policy. `trials`: of the decided action's trials, where there were any. `paper`: in the first tuned phase only,
-    of a short training that suits FC and of one that suits NCM. With a reserve, its images judge, after the training.
+    the policy. `trials`: of the decided action's trials, where there were any. With a reserve, its images judge, after
+    the training.
     """
-    if task.phase == 0 or action.classifier != AUTO:
+    if task.phase == 0 or action.classifier != AUTO or any(isinstance(entry, Judged) for entry in task.history):
         return
     trials, inputs = task.trials, task.trials.inputs
     if len(inputs.reserve) or len(inputs.memory.reserve) or not trials.possible:
         return
-    done, judge = sum(isinstance(entry, Judged) for entry in task.history), inputs.settings.classifier
-    attempts = list[Attempt]()
-    if judge == "paper":
-        attempts = _paper_attempts(inputs, action) if not any(rule.hits.values()) else []
-    elif (totals := decided_totals(task.history)) is not None:
-        if not done:
-            task.history.append(Judged(task.phase, totals))
-    elif judge == "full":
-        attempts = [Attempt(Trial(0, NO_ARM, inputs.planned_epochs, full=True), action, "fc")]
-    for attempt in attempts[done:]:
-        before = trials.trained
-        for results in trials.run([attempt]):
+    decided = next(decided_trials(task.history), None)
+    if decided is not None and decided.hits is not None:
+        task.history.append(Judged(task.phase, decided.hits))
+    elif inputs.settings.classifier == "full":
+        trial, before = Trial(0, NO_ARM, inputs.planned_epochs, full=True), trials.trained
+        for results in trials.run([Attempt(trial, action, "fc")]):
             for result in results:
-                hits = result.totals()
-                if judge == "paper":
-                    hits = {name: count if name == attempt.classifier else 0 for name, count in hits.items()}
-                task.history.append(Judged(task.phase, hits))
-                yield attempt.event(task.phase, result.outcome, result.as_json(), purpose="classifier")
+                task.history.append(Judged(task.phase, result.totals()))
+                tried = {**asdict(trial), "purpose": "classifier"}, dict(action), "fc"
+                reward, diverged = result.outcome.reward, result.outcome.diverged
+                yield TrialDone(task.phase, *tried, reward, diverged, result.as_json())
             if not results:
                 yield Progress(task.phase, "classifiers", trials.trained - before, 0, "judging the classifiers")
 
 
 def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
     """About how many epochs judging the classifiers takes in a phase of so many without a reserve."""
-    if phase < 1 or action.classifier != AUTO:
-        return 0
-    if settings.classifier == "full":
-        return full
-    return len(CLASSIFIERS) * settings.short(full) if settings.classifier == "paper" and phase == 1 else 0
-
-
-def _paper_attempts(inputs: TrialInputs, action: Action) -> list[Attempt]:
-    """The released code's two candidates: FC with feature distillation, NCM with logit distillation."""
-    suited = {
-        "fc": {"feature_kd": 1.0, "logit_kd": 0.0, "margin": 1.0},
-        "ncm": {"feature_kd": 0.0, "logit_kd": 1.0, "margin": 0.0},
-    }
-    short = inputs.settings.short(inputs.planned_epochs)
-    return [
-        Attempt(
-            Trial(number, NO_ARM - number, short),
-            action.replace(**{axis: value for axis, value in suited[name].items() if axis in action}),
-            name,
-        )
-        for number, name in enumerate(CLASSIFIERS)
-    ]
+    return full if phase > 0 and action.classifier == AUTO and settings.classifier == "full" else 0

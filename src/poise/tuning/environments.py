@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,7 +17,6 @@ from poise.actions import Action
 from poise.data import ImageSet, Memory
 from poise.data.images import all_but
 from poise.methods import Growth
-from poise.policies import Outcome, Trial
 from poise.settings import TrialSettings
 from poise.training import LocalPhase, PhaseContext
 
@@ -108,11 +107,6 @@ class Environment:
         """The classes in B, as rows of the real head in the order of their labels here, and the images of each."""
         labels, counts = torch.unique(self.valid.labels, return_counts=True)
         return [self.rows[label] if self.rows else label for label in labels.tolist()], counts.tolist()
-
-    def outcome(self, trial: Trial, hits: Sequence[int]) -> Outcome:
-        """The outcome of a trial with so many hits of each class in B: every class has the same weight."""
-        shares = tuple(right / count for right, count in zip(hits, self.judged[1], strict=True))
-        return Outcome(trial, sum(shares) / len(shares), shares)
 
 
 def draw_local(inputs: TrialInputs, number: int) -> Environment | None:

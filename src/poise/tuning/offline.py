@@ -23,7 +23,7 @@ from poise import draws
 from poise.actions import Action
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.data.images import all_but
-from poise.errors import Damaged, Diverged, UserError
+from poise.errors import Diverged, UserError
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Planned, Setup
@@ -40,12 +40,10 @@ from poise.training import (
     keep_memory,
     measure_means,
 )
-from poise.tuning.classifier import AUTO, first_classifier
+from poise.tuning.classifier import ClassifierRule
 from poise.tuning.environments import TrialInputs, draw_held_out
 from poise.tuning.results import Chosen, Episode, Experienced, History, count_hits
 from poise.tuning.search import OTHERS, Choice, Few, Options, Task, Tuner, TunerKind
-
-LEAST_CLASSES: Final = 4  # two that are known and two that arrive
 
 _SHARE: Final = 10  # one image in so many of each class validates and is never trained on
 
@@ -104,7 +102,6 @@ OFFLINE: Final = TunerKind(
     "offline-rl",
     make=OfflineTuner,
     resolve=lambda given: OfflineOptions(**given).as_json(),
-    least_classes=LEAST_CLASSES,
     before_phase_0=True,
 )
 OTHERS[OFFLINE.name] = OFFLINE
@@ -116,8 +113,6 @@ def _episodes_in(history: History) -> list[Episode]:
 
 def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
     """The policy after these episodes."""
-    if [episode.number for episode in done] != list(range(len(done))):
-        raise Damaged("episodes of offline-rl are missing or in another order; learn it again")
     policy = Reinforce(space, FEATURES, options.rate)
     for episode in done:
         policy.update(episode.steps)
@@ -232,7 +227,7 @@ class PseudoTasks:
     def classifier_for(self, action: Action) -> str:
         """The classifier whose accuracy is the reward."""
         own = self.inputs.context.method.default_action.classifier
-        return first_classifier(Action(classifier=own if action.classifier == AUTO else action.classifier))
+        return ClassifierRule(own, in_force="fc", phases=1).classifier_for(action)
 
     def _accuracy(self, at: StreamState, valid: ImageSet, action: Action) -> float:
         """On the held-out images of the classes so far; class means come from the memory, where there is one."""

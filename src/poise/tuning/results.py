@@ -82,14 +82,6 @@ def count_hits(rows: Tensor, labels: Tensor) -> list[int]:
     return right
 
 
-def mean_outcome(outcomes: Sequence[Outcome]) -> Outcome:
-    """The mean over the trainings that are rewarded, of the last one's trial."""
-    if len(outcomes) == 1:
-        return outcomes[0]
-    per_class = [sum(values) / len(outcomes) for values in zip(*(each.per_class for each in outcomes), strict=True)]
-    return Outcome(outcomes[-1].trial, sum(per_class) / len(per_class), tuple(per_class))
-
-
 def join_results(parts: Sequence[TrialResult]) -> TrialResult:
     """The result over all environments of a round, in which every class of each of them has the same weight.
 
@@ -234,16 +226,11 @@ def entry_from_json(value: Mapping[str, Any]) -> Entry:
 # What it says ---------------------------------------------------------------------------------------------------------
 
 
-def told_to_policy(history: Iterable[Entry]) -> list[Tried | Decided]:
-    """What a policy learns from: its trials and its decisions."""
-    return [entry for entry in history if isinstance(entry, Tried | Decided)]
-
-
-def decided_trials(history: Iterable[Entry], *, judging: bool = False) -> Iterator[Tried]:
-    """For each decision the last trial of its arm in its phase, where there was one: of those that judge, or of all."""
+def decided_trials(history: Iterable[Entry]) -> Iterator[Tried]:
+    """For each decision the last trial of its arm in its phase, where there was one."""
     tried: dict[tuple[int, int], Tried] = {}
     for entry in history:
-        if isinstance(entry, Tried) and not (judging and entry.hits is None):
+        if isinstance(entry, Tried):
             tried[entry.phase, entry.outcome.trial.arm] = entry
         elif isinstance(entry, Decided) and (entry.phase, entry.arm) in tried:
             yield tried[entry.phase, entry.arm]
@@ -252,11 +239,6 @@ def decided_trials(history: Iterable[Entry], *, judging: bool = False) -> Iterat
 def decided_rewards(history: Iterable[Entry]) -> dict[int, float]:
     """For each phase, the reward of the decided arm in its last trial there, where it was tried."""
     return {trial.phase: trial.outcome.reward for trial in decided_trials(history)}
-
-
-def decided_totals(history: Iterable[Entry]) -> Hits | None:
-    """The hits of the decided arm in its last trial by which classifiers can be judged, if there was one."""
-    return next((trial.hits for trial in decided_trials(history, judging=True)), None)
 
 
 def judged_hits(history: Iterable[Entry]) -> dict[str, int]:

@@ -10,7 +10,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Annotated, Any, Final
 
@@ -34,11 +34,13 @@ from poise.policies import (
 from poise.policies.base import MOST_TRIALS
 from poise.settings import TrialSettings
 from poise.spaces import Grids
-from poise.training import Event, Progress
-from poise.tuning.results import Entry, History, Reward, told_to_policy
+from poise.training import Event, Progress, TrialDone
+from poise.tuning.results import Entry, History, Reward
 from poise.tuning.trials import Attempt, Trials
 
 log = logging.getLogger(__name__)
+
+LEAST_CLASSES: Final = 4  # of a first phase that is learned on before it is trained
 
 Options = Mapping[str, Any]
 Few = Annotated[int, Strict(), Field(ge=1, le=MOST_TRIALS)]  # an option that counts rounds, steps, episodes
@@ -121,7 +123,6 @@ class PolicyTuner(Tuner):
 
     def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
         super().__init__(kind, setup, options)
-        self._plans: dict[int, Planned] = {}
         self.policy_after(())  # which refuses options that no policy can be made with
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
@@ -129,21 +130,20 @@ class PolicyTuner(Tuner):
 
         Where nothing can be held out to validate on, the default stays.
         """
-        policy = self.policy_after([*task.past, *task.history])
+        policy, actions = self.policy_after([*task.past, *task.history]), self.space.actions
         if policy.phase != task.phase:  # else it was replayed into the middle of this phase
             policy.begin(task.phase)
         if policy.epochs:  # trained before the run was killed; counted for those who watch
             task.trials.trained = round(task.trials.images_an_epoch * policy.epochs)
+        planned = self.plan(task.phase).trials
         while asked := policy.ask():
             trials = task.trials
             if not trials.possible:
                 log.warning("phase %d has nothing to validate on; its action is not tuned", task.phase)
                 return Choice(self.default)
-            distribution = _distribution(policy)
-            actions = [self.space.actions[trial.arm] for trial in asked]
-            pairs = zip(asked, actions, strict=True)
-            left = deque(Attempt(trial, action, task.classifier_for(action)) for trial, action in pairs)
-            for results in trials.run(list(left)):
+            chances = _distribution(policy)
+            left = deque(Attempt(trial, actions[trial.arm], task.classifier_for(actions[trial.arm])) for trial in asked)
+            for results in trials.run([*left]):
                 for result in results:  # in the order of asking, wherever they were made
                     attempt = left.popleft()
                     outcome = task.reward.outcome(result, attempt.classifier)
@@ -151,29 +151,30 @@ class PolicyTuner(Tuner):
                     # its hits are noted where they may decide which classifier counts
                     judges = attempt.trial.full or trials.inputs.settings.classifier == "trials"
                     task.history.append(Tried(task.phase, outcome, result.totals() if judges else None))
-                    yield attempt.event(task.phase, outcome, task.reward.record(result), distribution=distribution)
+                    tried = asdict(attempt.trial), dict(attempt.action), attempt.classifier
+                    record = task.reward.record(result)
+                    yield TrialDone(task.phase, *tried, outcome.reward, outcome.diverged, record, chances)
                 if not results:
-                    yield Progress(task.phase, "trials", trials.trained, 0, self._describe(left[0], task.phase))
+                    yield Progress(task.phase, "trials", trials.trained, 0, self._describe(left[0], planned))
         decided = Decided(task.phase, policy.decide_checked())
         if decided not in task.history:  # else the run was killed after it
             task.history.append(decided)
-        return Choice(self.space.actions[decided.arm], _distribution(policy))
+        return Choice(actions[decided.arm], _distribution(policy))
 
     def policy_after(self, history: History) -> Policy:
         """A policy that knows what this history says, and no more."""
-        return replay(make_policy(self.kind.name, self.setup, self.options), told_to_policy(history))
+        told = [entry for entry in history if isinstance(entry, Tried | Decided)]
+        return replay(make_policy(self.kind.name, self.setup, self.options), told)
 
     def plan(self, phase: int) -> Planned:
         """What the policy asks for where all but the default action are equally good."""
-        if phase > 0 and phase not in self._plans:
-            self._plans[phase] = plan_trials(self.policy_after(()), phase)
-        return self._plans.get(phase, Planned())
+        return plan_trials(self.policy_after(()), phase)
 
-    def _describe(self, attempt: Attempt, phase: int) -> str:
+    def _describe(self, attempt: Attempt, planned: int) -> str:
         """What is under way, in a few words."""
-        number, most = attempt.trial.id + 1, self.plan(phase).trials
+        number = attempt.trial.id + 1
         changes = {axis: value for axis, value in attempt.action.items() if self.default.get(axis) != value}
-        return f"trial {number} of {max(most, number)}: {Action(**changes) if changes else 'the default action'}"
+        return f"trial {number} of {max(planned, number)}: {Action(**changes) if changes else 'the default action'}"
 
     def refuse_foreign(self, history: History) -> None:
         """Refuse trials that this policy would not have asked for."""
@@ -218,8 +219,7 @@ class TunerKind:
         trials: how actions are tried, where that differs from the usual.
         tunes: whether it chooses anything.
         asks: whether it is a policy, which is told rewards of trials.
-        least_classes: in the first phase.
-        before_phase_0: whether it learns before the first phase, and so cannot start after it.
+        before_phase_0: whether it learns before the first phase, on its classes, and so cannot start after it.
         needs_old_images: whether it has nothing to validate on where no image is kept.
     """
 
@@ -230,7 +230,6 @@ class TunerKind:
     trials: Options = field(default_factory=dict)
     tunes: bool = True
     asks: bool = False
-    least_classes: int = 1
     before_phase_0: bool = False
     needs_old_images: bool = False
 
@@ -247,12 +246,11 @@ class TunerKind:
         return TrialSettings(**{**self.trials, **given}).whole()
 
     def check_first_phase(self, classes: int) -> None:
-        """Refuse a first phase of too few classes."""
-        if classes < self.least_classes:
+        """Refuse a first phase of too few classes to be learned on: two that are known and two that arrive."""
+        if self.before_phase_0 and classes < LEAST_CLASSES:
             raise UserError(
-                f"{self.name} learns on pseudo tasks made of the first phase, which needs at least "
-                f"{self.least_classes} classes of two images or more and has {classes}; "
-                "use another policy or a larger first phase"
+                f"{self.name} learns on pseudo tasks made of the first phase, which needs at least {LEAST_CLASSES} "
+                f"classes of two images or more and has {classes}; use another policy or a larger first phase"
             )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -25,41 +25,22 @@ from poise.training import (
     Lanes,
     LocalPhase,
     Trainer,
-    TrialDone,
     Work,
     keep_memory,
     measure_means,
     worthwhile_lanes,
 )
 from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_environments, draw_tasks
-from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results, mean_outcome
+from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """A trial with its action and the classifier that is rewarded: a plain value, which can be sent elsewhere.
-
-    `short` is M₁, where the settings' is not meant.
-    """
+    """A trial with its action and the classifier that is rewarded: a plain value, which can be sent elsewhere."""
 
     trial: Trial
     action: Action
     classifier: str
-    short: int | None = None
-
-    def event(
-        self,
-        phase: int,
-        outcome: Outcome,
-        record: Mapping[str, Any],
-        *,
-        distribution: Sequence[float] | None = None,
-        **more: str,
-    ) -> TrialDone:
-        """What is told of the attempt when it is done; `more` about its trial, where no policy asked for it."""
-        trial, action = {**asdict(self.trial), **more}, dict(self.action)
-        reward, diverged = outcome.reward, outcome.diverged
-        return TrialDone(phase, trial, action, self.classifier, reward, diverged, record, distribution)
 
 
 @dataclass(frozen=True)
@@ -72,7 +53,7 @@ class _Reached:
     state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None  # and the trainer's state then
     hits: HitsPerClass | None = None  # that validation found then
     witnessed: Any = None  # what a witness saw then
-    rewards: tuple[Outcome, ...] = ()  # of the trainings before
+    earlier: tuple[HitsPerClass, ...] = ()  # hits after the trainings before, which are rewarded too
 
 
 class Trials:
@@ -167,7 +148,10 @@ class Trials:
         """
         trial, (environment, first) = attempt.trial, task
         last = 1 if environment.later is not None else self.inputs.settings.horizon
-        until, total = self._lengths(attempt)
+        full = self.inputs.planned_epochs
+        length = full if trial.full else self.inputs.settings.short(full)
+        scale = (attempt.action.epochs or self.inputs.context.schedule.epochs) / full  # an action may change the length
+        until, total = ceiling(trial.epochs * scale), ceiling(length * scale)
         key = (trial.arm, trial.round, trial.full, place)
         at = self._reached.get(key)
         if at is None or at.epochs > until:
@@ -198,24 +182,16 @@ class Trials:
             self._reached[key] = at
         return at
 
-    def _lengths(self, attempt: Attempt) -> tuple[int, int]:
-        """Until which epoch of how many it trains; an action that changes the length of a phase scales both."""
-        full = self.inputs.planned_epochs
-        scale = (attempt.action.epochs or self.inputs.context.schedule.epochs) / full
-        length = full if attempt.trial.full else attempt.short or self.inputs.settings.short(full)
-        return ceiling(attempt.trial.epochs * scale), ceiling(length * scale)
-
     def _next(self, attempt: Attempt, environment: Environment, at: _Reached, trainer: Trainer) -> _Reached:
         """The beginning of the next training, once one that is not the last has ended."""
-        begun, rewards = at.begun, at.rewards
+        begun = at.begun
         model = trainer.start.copy()  # a lane trains its own further
         model.extras.clear()
         known = sum(begun.context.growth)
         if environment.later is None:  # the same images again, for the model that they gave
-            hits, _ = self._validate(environment, begun, trainer)
-            rewards = (*rewards, environment.outcome(attempt.trial, hits[attempt.classifier]))
+            earlier = (*at.earlier, self._validate(environment, begun, trainer)[0])
             context = replace(begun.context, model=model, growth=Growth(known, 0))
-            return _Reached(begun.followed_by(context, begun.kept, begun.new), at.number + 1, rewards=rewards)
+            return _Reached(begun.followed_by(context, begun.kept, begun.new), at.number + 1, earlier=earlier)
         # Memory and new images are cut by the rule of real phases. The draw is that of the round: actions differ in how
         # many images they keep, not in which ones come first.
         exemplars = self._exemplars(environment, begun, trainer.model, attempt.action)
@@ -272,15 +248,18 @@ class Trials:
         classes, counts = [rows[place] for place in order], [images[place] for place in order]
         if at is None or at.hits is None:
             return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, counts, 0, {}, split)
-        last = environment.outcome(attempt.trial, at.hits[attempt.classifier])
-        outcome = mean_outcome([*at.rewards, last])
+        # every class has the same weight, and so has every training that is rewarded
+        rewarded = [hits[attempt.classifier] for hits in (*at.earlier, at.hits)]
+        shares = [[right / count for right, count in zip(hits, images, strict=True)] for hits in rewarded]
+        rewards = [sum(each) / len(each) for each in shares]
+        per_class = [sum(values) / len(values) for values in zip(*shares, strict=True)]
         return TrialResult(
-            replace(outcome, per_class=tuple(outcome.per_class[place] for place in order)),
+            Outcome(attempt.trial, sum(per_class) / len(per_class), tuple(per_class[place] for place in order)),
             classes,
             counts,
             at.epochs,
             {name: [found[place] for place in order] for name, found in at.hits.items()},
             split,
-            tuple(each.reward for each in at.rewards),
+            tuple(rewards[:-1]),
             at.witnessed,
         )
