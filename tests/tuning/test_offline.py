@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -17,7 +16,7 @@ from poise.methods import Growth, make_method
 from poise.nets import Model, build_head
 from poise.policies.reinforce import Reinforce, state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, Evaluator, PhaseContext, Progress, Schedule, Trainer, make_backend
+from poise.training import Backend, Evaluator, PhaseContext, Progress, Schedule, make_backend
 from poise.tuning import TrialInputs
 from poise.tuning.offline import (
     OfflineOptions,
@@ -272,25 +271,6 @@ def test_a_class_of_one_image_is_left_out(context: PhaseContext, images: ImageSe
 # The rest -------------------------------------------------------------------------------------------------------------
 
 
-def test_only_the_first_pseudo_phase_is_as_long_as_a_real_one(
-    context: PhaseContext, images: ImageSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths: list[tuple[int, int | None]] = []
-
-    def trainer(context: PhaseContext, *parts: Any, epochs: int | None = None) -> Trainer:
-        lengths.append((context.growth.old, epochs))
-        return Trainer(context, *parts, epochs=epochs)
-
-    monkeypatch.setattr("poise.tuning.offline.Trainer", trainer)
-    space = space_of(context, {"lr": [context.method.default_action.lr]})  # the action of the first phase is an arm too
-    for first in (None, space.actions[0]):
-        lengths.clear()
-        played(context, images, FEW.replace(episodes=1, length=0.1), space=space, first=first)
-        assert len(lengths) == 3
-        assert [epochs for _, epochs in lengths] == [20, 2, 2]
-        assert [old == 0 for old, _ in lengths] == [True, False, False]
-
-
 @pytest.mark.parametrize("by_action", [False, True], ids=["the memory says it", "the action says it"])
 def test_pseudo_phases_store_and_discard_as_the_allocation_says(
     by_action: bool, context: PhaseContext, images: ImageSet, monkeypatch: pytest.MonkeyPatch
@@ -312,23 +292,21 @@ def test_pseudo_phases_store_and_discard_as_the_allocation_says(
     assert sizes[:2] == [(0, 26), (2 * QUOTA, 34)]
     kept = 2 * QUOTA + 2 * ((4 * QUOTA + 17) // 4)  # half of the room of 34 images for four classes
     assert sizes[2] == (kept, 4 * QUOTA + 42 - kept)
+    epochs = (20, 2, 2)  # only the first one is as long as a real phase
+    assert tasks.trained == sum(many * sum(images) for many, images in zip(epochs, sizes, strict=True))
 
 
-@pytest.mark.parametrize("first_rho", [0.0, 0.25, 0.75])
 def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
-    first_rho: float, context: PhaseContext, images: ImageSet
+    context: PhaseContext, images: ImageSet
 ) -> None:
-    tasks, new = tasks_of(context, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
-    at = ended(tasks.learn(tasks.begin(0), new, context.method.default_action))
-    most = (2 * QUOTA + math.floor(first_rho * 26)) // 2
-    assert at.rho == first_rho
-    assert torch.bincount(at.kept.labels).tolist() == [min(most, 12), min(most, 14)]
+    for first_rho, kept in ((0.0, [3, 3]), (0.25, [6, 6]), (0.75, [12, 12])):
+        tasks, new = tasks_of(context, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
+        at = ended(tasks.learn(tasks.begin(0), new, context.method.default_action))
+        assert (at.rho, torch.bincount(at.kept.labels).tolist()) == (first_rho, kept)
 
 
-@pytest.mark.parametrize(("method", "own"), [("lucir", "fc"), ("icarl", "ncm")])
-def test_auto_counts_the_methods_own_classifier(method: str, own: str, cpu: Backend, images: ImageSet) -> None:
-    context = situation_of(cpu, method)
-    action = context.method.default_action
-    tasks = tasks_of(context, images)
-    assert tasks.classifier_for(action.replace(classifier="auto")) == own
-    assert [tasks.classifier_for(action.replace(classifier=name)) for name in ("fc", "ncm")] == ["fc", "ncm"]
+def test_auto_counts_the_methods_own_classifier(cpu: Backend, images: ImageSet) -> None:
+    for method, own in (("lucir", "fc"), ("icarl", "ncm")):
+        tasks = tasks_of(situation_of(cpu, method), images)
+        found = [tasks.classifier_for(Action(classifier=name)) for name in ("auto", "fc", "ncm")]
+        assert found == [own, "fc", "ncm"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES, Decided, Outcome, Policy, Preset, Tried, Wish
 from poise.training import TrialDone
-from poise.tuning import Entry, History, PolicyTuner, Reward, TrialResult
+from poise.tuning import Entry, PolicyTuner, Reward, TrialResult
 
 from .learners import (
     SMALL,
@@ -44,21 +43,15 @@ def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
     assert_same(learner, straight)
 
 
-def test_a_model_for_predictions_needs_no_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as known:
-        known.setitem(POLICIES, "a policy of one's own", POLICIES["grid"])
-        learner = small(policy="a policy of one's own").partial_fit(*digits([3]))
-        learner.save(tmp_path / "model", memory=False)
-    images, _ = digits([0, 3])
-    assert (Learner.load(tmp_path / "model", device="cpu").predict(images) == learner.predict(images)).all()
-
-
 # An action that the caller decided ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["fixed", "grid"])
 def test_a_given_action_is_trained_with_and_nothing_is_tried(policy: str) -> None:
     given: dict[str, Any] = {"feature_kd": 3.0, "lr": 0.03, "old_rows": "trained", "classifier": "ncm"}
+    first = Learner(**SMALL)
+    events = list(first.fitting(*digits([0, 1]), action={"lr": 0.03}))
+    assert (decided_in(events).action["lr"], first.action_.lr) == (0.03, 0.03), "in the first phase too"
     learner = small(policy=policy)
     events = list(learner.fitting(*digits([3]), action=given))
     assert not tried_in(events)
@@ -69,33 +62,6 @@ def test_a_given_action_is_trained_with_and_nothing_is_tried(policy: str) -> Non
     set_before.partial_fit(*digits([3]))
     (trained, _), (expected, _) = saved(learner), saved(set_before)
     assert all(torch.equal(trained[name], expected[name]) for name in expected)
-
-
-def with_other_arms(history: History) -> list[Entry]:
-    """What a policy would have left that had tried two arms in another order."""
-
-    def other(outcome: Outcome) -> Outcome:
-        return replace(outcome, trial=replace(outcome.trial, arm=1 - outcome.trial.arm))
-
-    return [replace(entry, outcome=other(entry.outcome)) if isinstance(entry, Tried) else entry for entry in history]
-
-
-def test_a_history_that_the_policy_cannot_have_is_refused() -> None:
-    learner = small(space={"lr": [0.1, 0.02]})
-    for event in learner.fitting(*digits([3])):
-        if isinstance(event, TrialDone):
-            middle = learner.state()
-            break
-    learner.partial_fit(*digits([3]))
-    after = learner.state()
-    assert middle.pending is not None
-    changed = {"history": with_other_arms(middle.pending.history)}
-    other = replace(middle, pending=middle.pending.model_copy(update=changed))
-    with pytest.raises(Damaged, match="does not ask for"):
-        Learner.from_state(other, device="cpu")
-    other = replace(after, knowledge=replace(after.knowledge, history=with_other_arms(after.knowledge.history)))
-    with pytest.raises(Damaged, match="does not ask for"):
-        Learner.from_state(other, device="cpu")
 
 
 class Moody(Policy):
@@ -201,9 +167,3 @@ def test_a_trial_carries_the_distribution_from_which_it_was_drawn() -> None:
         assert trials[0].distribution != trials[1].distribution != decided_in(events).distribution
         if label == 3:
             assert trials[0].distribution == pytest.approx([1 / len(learner.action_space)] * len(learner.action_space))
-
-
-def test_a_given_action_counts_in_the_first_phase_too() -> None:
-    learner = Learner(**SMALL)
-    events = list(learner.fitting(*digits([0, 1]), action={"lr": 0.03}))
-    assert decided_in(events).action["lr"] == 0.03

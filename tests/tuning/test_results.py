@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any
 
 import pytest
 
@@ -29,40 +28,19 @@ ENTRIES: list[Entry] = [
 ]
 
 
-def written(entry: Entry) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(entry_as_json(entry), allow_nan=False))
-    return found
+def read_again(entry: Entry) -> Entry:
+    return entry_from_json(json.loads(json.dumps(entry_as_json(entry), allow_nan=False)))
 
 
-@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: type(entry).__name__)
-def test_an_entry_comes_back_from_json_to_the_last_bit(entry: Entry) -> None:
-    again = entry_from_json(written(entry))
-    assert type(again) is type(entry)
-    assert again == entry
-    assert written(entry)["phase"] == entry.phase
-
-
-def test_a_round_without_a_finite_loss_stays_one() -> None:
-    again = entry_from_json(written(HyperStep(1, 2, ACTION, math.inf, {"lr": math.nan})))
+def test_entries_come_back_from_json_to_the_last_bit() -> None:
+    for entry in ENTRIES:
+        assert type(read_again(entry)) is type(entry)
+        assert read_again(entry) == entry
+    again = read_again(HyperStep(1, 2, ACTION, math.inf, {"lr": math.nan}))
     assert isinstance(again, HyperStep)
     assert (again.phase, again.round, again.action, again.finite) == (1, 2, ACTION, False)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"phase": 1},
-        {"phase": 1, "dreamt": 3},
-        {"decided": 3},
-        {"decided": 3, "phase": "1"},
-        {"phase": 1, "trial": {"id": 0, "arm": 0, "epochs": 4}, "reward": 0.5},
-    ],
-    ids=str,
-)
-def test_an_entry_that_nobody_writes_is_refused_in_one_line(value: dict[str, Any]) -> None:
-    with pytest.raises(Damaged, match=r"^the history has an entry that nobody writes, with [^\n]+$"):
-        entry_from_json(value)
+    with pytest.raises(Damaged, match=r"^the history has an entry that nobody writes, with phase, dreamt$"):
+        entry_from_json({"phase": 1, "dreamt": 3})
 
 
 def tried(phase: int, arm: int, epochs: int, reward: float) -> Tried:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,8 +18,8 @@ from poise.methods import Growth, Lucir, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.settings import TrialSettings
-from poise.training import Backend, Evaluator, Lanes, LocalPhase, PhaseContext, Trainer
-from poise.tuning import Attempt, TrialInputs, Trials
+from poise.training import Backend, Lanes, LocalPhase, PhaseContext, Trainer
+from poise.tuning import Attempt, TrialInputs, TrialResult, Trials
 from poise.tuning.environments import Environment, draw_tasks
 
 from .learners import run_one
@@ -50,7 +51,8 @@ def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Make:
     ) -> Trials:
         new, generator = dict(arrived), torch.Generator().manual_seed(5)
         if confused is not None:  # it looks like the first old class
-            new[confused] = replace_pixels(new[confused], bright(generator, 0, SIZES[confused], 0))
+            like = bright(generator, 0, SIZES[confused], 0)
+            new[confused] = ImageSet(like.pixels, new[confused].labels, new[confused].origins)
         memory = Memory(kept, ImageSet.joined([none, *(bright(generator, at, reserved, 900 + at) for at in (0, 1))]))
         images = memory, ImageSet.joined(list(new.values())), none
         chosen = TrialSettings(**{"environment": "lookahead", "length": 0.025, **settings})
@@ -60,12 +62,13 @@ def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Make:
     return made
 
 
-def replace_pixels(images: ImageSet, others: ImageSet) -> ImageSet:
-    return ImageSet(others.pixels, images.labels, images.origins)
+def tried(trials: Trials, epochs: int, action: Action = OWN, classifier: str = "fc", **trial: Any) -> TrialResult:
+    """What comes of one trial."""
+    return run_one(trials, Attempt(Trial(0, arm=0, epochs=epochs, **trial), action, classifier))
 
 
 def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_trials: Make) -> None:
-    result = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "ncm"))
+    result = tried(make_trials(), 4, classifier="ncm")
     assert (result.epochs, sorted(result.hits)) == (4, ["fc", "ncm"])
     assert result.classes == [0, 1, 2]
     assert result.images == [3, 3, 3]
@@ -77,10 +80,7 @@ def test_a_trial_learns_and_records_hits_of_both_classifiers_at_its_end(make_tri
 def test_a_finalist_trains_with_the_full_schedule(make_trials: Make) -> None:
     trials = make_trials(witness=fingerprint)
     for epochs, equal in ((2, True), (4, False)):  # of 4 epochs the third has a tenth of the rate, of 40 it has not
-        short, full = (
-            run_one(trials, Attempt(Trial(0, arm=0, epochs=epochs, full=full), OWN, "fc")).witnessed
-            for full in (False, True)
-        )
+        short, full = (tried(trials, epochs, full=full).witnessed for full in (False, True))
         assert (short == full) is equal
 
 
@@ -88,8 +88,9 @@ def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
     return float(model.head.rows().detach().sum())
 
 
-@pytest.mark.parametrize(("share", "epochs"), [(None, 1), (0.5, 3), (1.0, 5)])
-@pytest.mark.parametrize("environment", ["local", "lookahead"])
+@pytest.mark.parametrize(
+    ("environment", "share", "epochs"), [("local", None, 1), ("local", 0.5, 3), ("lookahead", 1.0, 5)]
+)
 def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     context: PhaseContext, make_ahead: Make, environment: str, share: float | None, epochs: int
 ) -> None:
@@ -110,9 +111,6 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     assert full == (40 + 5) * epoch, "a trial at full length is as long as the phase in any case"
 
 
-# Looking ahead ------------------------------------------------------------------------------------------------------
-
-
 class Listening(Lucir):
     """Remembers what it was trained on: for each growth the classes of the head and the labels, epoch after epoch."""
 
@@ -131,7 +129,7 @@ def test_a_look_ahead_learns_one_half_then_the_other_and_ends_with_all_classes(
 ) -> None:
     method = Listening()
     trials = make_ahead(context=replace(context, method=method))
-    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc"))
+    result = tried(trials, 1)
     (first, (heads, seen)), (second, (all_heads, all_seen)) = method.heard.items()
     whole = Growth(2, 3)
     assert (first, heads) == (Growth(2, 1, trial_of=whole), 3)
@@ -165,7 +163,7 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(make_ahe
     phases = {}
     for rho in (0.0, 0.5, 0.9):
         trials = make_ahead(Watched)
-        run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), Action(**OWN, allocation=rho), "fc"))
+        tried(trials, 1, Action(**OWN, allocation=rho), round=round_)
         assert trials.followed is not None
         phases[rho] = trials.followed
     (first, _, plain), known = phases[0.0], 3
@@ -191,10 +189,9 @@ def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Mak
         assert torch.bincount(kept.labels).tolist() == [min(most, each) for each in counts.tolist()]
 
 
-@pytest.mark.parametrize("round_", [0, 1])
-def test_the_first_half_is_cut_to_its_memory_by_herding(context: PhaseContext, make_ahead: Make, round_: int) -> None:
+def test_the_first_half_is_cut_to_its_memory_by_herding(context: PhaseContext, make_ahead: Make) -> None:
     trials = make_ahead(Watched, length=0.05)
-    run_one(trials, Attempt(Trial(0, arm=0, epochs=2, round=round_), OWN, "fc"))
+    tried(trials, 2, round=1)
     assert trials.followed is not None
     first, model, following = trials.followed
     features = context.evaluator.extract(model, first.new.pixels).features
@@ -211,7 +208,7 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Make, re
     for round_ in (0, 1):  # whatever the order of the classes inside
         for confused in SIZES:
             trials = make_ahead(reserved=reserved, confused=confused)
-            result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1, round=round_), OWN.replace(lr=0.01), "ncm"))
+            result = tried(trials, 1, OWN.replace(lr=0.01), "ncm", round=round_)
             old = [0, 1] if reserved else []
             assert result.classes == [*old, 2, 3, 4]
             assert result.images == [*(reserved for _ in old), 6, 10, 8]
@@ -226,86 +223,50 @@ def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Make, re
                 assert shares[confused] == 1
 
 
-# Horizon ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_horizon_repeats_the_training_and_averages_the_rewards(make_trials: Make) -> None:
-    trial, action = Trial(0, arm=0, epochs=2), OWN.replace(lr=0.02)
-    once = run_one(make_trials(length=0.05), Attempt(trial, action, "fc"))
-    twice = run_one(make_trials(length=0.05, horizon=1), Attempt(trial, action, "fc"))
+    once, twice = (tried(make_trials(length=0.05, horizon=more), 2, OWN.replace(lr=0.02)) for more in (0, 1))
     assert twice.earlier_rewards == (once.outcome.reward,)
     last = [hits / images for hits, images in zip(twice.hits["fc"], twice.images, strict=True)]
     both = [(a + b) / 2 for a, b in zip(once.outcome.per_class, last, strict=True)]
     assert twice.outcome.per_class == pytest.approx(both)
     assert twice.outcome.reward == pytest.approx(sum(both) / 3)
-    assert twice.outcome.trial == trial
     assert once.earlier_rewards == ()
 
 
 def test_each_repetition_of_a_horizon_has_the_last_result_as_teacher(context: PhaseContext, make_trials: Make) -> None:
     method = Listening()
     trials = make_trials(context=replace(context, method=method), length=0.025, horizon=2)
-    result = run_one(trials, Attempt(Trial(0, arm=0, epochs=1), OWN, "fc"))
+    result = tried(trials, 1)
     assert len(result.earlier_rewards) == 2
     assert {growth: heads for growth, (heads, _) in method.heard.items()} == {Growth(2, 1): 3, Growth(3, 0): 3}
     images = len(method.heard[Growth(2, 1)][1])
     assert len(method.heard[Growth(3, 0)][1]) == 2 * images  # nobody is forgotten on the way
 
 
-@pytest.mark.parametrize(("environment", "expected"), [("lookahead", [2, 3, 4]), ("local", None)])
-def test_a_look_ahead_tells_its_classes_from_each_other_alone(
-    environment: str,
-    expected: list[int] | None,
-    make_ahead: Make,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two old classes are known there and not validated."""
-    asked: list[list[int] | None] = []
-    guesses = Evaluator.guesses
-
-    def watched(self: Evaluator, model: Model, means: Tensor, pixels: Tensor, among: Tensor | None = None) -> Any:
-        asked.append(None if among is None else among.tolist())
-        return guesses(self, model, means, pixels, among)
-
-    monkeypatch.setattr(Evaluator, "guesses", watched)
-    run_one(make_ahead(environment=environment), Attempt(Trial(0, arm=0, epochs=1), OWN, "fc"))
-    assert asked == [expected]
-
-
-# Both environments --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("classifier", ["fc", "ncm"])
-@pytest.mark.parametrize("reserved", [0, 2])
+@pytest.mark.parametrize(("classifier", "reserved"), [("fc", 0), ("ncm", 0), ("fc", 2)])
 def test_both_environments_are_one_after_the_other_and_each_counts_by_its_classes(
     make_ahead: Make, classifier: str, reserved: int
 ) -> None:
     """Without a reserve the parts have 15 and 24 images of 5 and 3 classes, and rewards of their own."""
-    trial, action = Trial(0, arm=0, epochs=2, round=1), OWN.replace(lr=0.02)
     both, local, ahead = (
-        run_one(
+        tried(
             make_ahead(environment=kind, length=0.05, reserved=reserved, confused=4),
-            Attempt(trial, action, classifier),
+            *(2, OWN.replace(lr=0.02), classifier),
+            round=1,
         )
         for kind in ("both", "local", "lookahead")
     )
-    images = sum(local.images), sum(ahead.images)
-    assert images == ((28, 28) if reserved else (15, 24))
-    rewards = local.outcome.reward, ahead.outcome.reward
-    classes = len(local.classes), len(ahead.classes)
-    weighted = (classes[0] * rewards[0] + classes[1] * rewards[1]) / sum(classes)
-    assert both.outcome.reward == pytest.approx(weighted)
+    parts = (local, ahead)
+    assert [sum(part.images) for part in parts] == ([28, 28] if reserved else [15, 24])
+    rewards, classes = [part.outcome.reward for part in parts], [len(part.classes) for part in parts]
+    assert both.outcome.reward == pytest.approx(np.average(rewards, weights=classes))
     if not reserved:
-        assert rewards[0] != pytest.approx(rewards[1], abs=1e-3)
-        by_images = (images[0] * rewards[0] + images[1] * rewards[1]) / sum(images)
-        assert both.outcome.reward != pytest.approx(by_images, abs=1e-4)
-        assert both.outcome.reward != pytest.approx(sum(rewards) / 2, abs=1e-4)
+        others = np.average(rewards, weights=[sum(part.images) for part in parts]), np.mean(rewards)
+        assert all(both.outcome.reward != pytest.approx(other, abs=1e-4) for other in others)
     assert both.classes == [*local.classes, *ahead.classes]
     assert both.images == [*local.images, *ahead.images]
     assert both.outcome.per_class == (*local.outcome.per_class, *ahead.outcome.per_class)
-    assert both.outcome.trial == trial
     assert both.hits == {name: [*local.hits[name], *ahead.hits[name]] for name in ("fc", "ncm")}
-    assert both.totals() == {name: local.totals()[name] + ahead.totals()[name] for name in ("fc", "ncm")}
     assert both.split["parts"] == [local.split, ahead.split]
 
 
@@ -326,43 +287,28 @@ class TestSeveralTrainings:
         going, other = make(), OWN.replace(lr=0.02)
         before = {name: value.clone() for name, value in going.inputs.context.model.state_dict().items()}
         for number, epochs in enumerate((1, 2, 4)):
-            continued = run_one(going, Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc"))
+            trial = Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc")
+            continued = run_one(going, trial)
             run_one(going, Attempt(Trial(2 * number + 1, arm=1, epochs=epochs), other, "fc"))
-            assert continued == run_one(make(), Attempt(Trial(2 * number, arm=0, epochs=epochs), OWN, "fc"))
+            assert continued == run_one(make(), trial)
         assert all(torch.equal(before[name], value) for name, value in going.inputs.context.model.state_dict().items())
 
     def test_a_divergence_has_reward_0_and_stops_nothing(self, make: Callable[[], Trials]) -> None:
         """Its record lists the classes and images of every part."""
         trials = make()
-        diverged = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN.replace(lr=1e30), "fc"))
+        diverged = tried(trials, 2, OWN.replace(lr=1e30))
         assert diverged.outcome.diverged
         assert (diverged.outcome.reward, diverged.outcome.per_class, diverged.totals()) == (0, (), {"fc": 0, "ncm": 0})
         json.dumps(diverged.as_json())
-        after = run_one(trials, Attempt(Trial(1, arm=1, epochs=2), OWN, "fc"))
-        assert after == run_one(make(), Attempt(Trial(1, arm=1, epochs=2), OWN, "fc"))
+        after = tried(trials, 2)
+        assert after == tried(make(), 2)
         assert (diverged.classes, diverged.images, diverged.split) == (after.classes, after.images, after.split)
 
 
-# The length of a trial ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("epochs", "trial", "trained"),
-    [
-        (20, Trial(0, 0, 4), 2),
-        (80, Trial(0, 0, 2), 4),
-        (15, Trial(0, 0, 4), 2),
-        (2, Trial(0, 0, 1), 1),
-        (3, Trial(0, 0, 40, full=True), 3),
-    ],
-)
-def test_an_axis_of_epochs_shortens_and_lengthens_trials(
-    make_trials: Make, epochs: int, trial: Trial, trained: int
-) -> None:
-    assert run_one(make_trials(), Attempt(trial, Action(**OWN, epochs=epochs), "fc")).epochs == trained
-
-
-# Witnesses ----------------------------------------------------------------------------------------------------------
+def test_an_axis_of_epochs_shortens_and_lengthens_trials(make_trials: Make) -> None:
+    for epochs, until, trained in ((20, 4, 2), (80, 2, 4), (15, 4, 2), (2, 1, 1), (3, 40, 3)):
+        action = Action(**OWN, epochs=epochs)
+        assert tried(make_trials(), until, action, full=until == 40).epochs == trained
 
 
 def test_a_witness_never_changes_a_reward(make_trials: Make) -> None:
@@ -371,27 +317,20 @@ def test_a_witness_never_changes_a_reward(make_trials: Make) -> None:
         torch.rand(3)
         return float(means.sum())
 
-    alone = run_one(make_trials(), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc"))
-    watched = run_one(make_trials(witness=meddling), Attempt(Trial(0, arm=0, epochs=4), OWN, "fc"))
+    alone, watched = (tried(make_trials(witness=witness), 4) for witness in (None, meddling))
     assert watched.witnessed is not None
     assert alone == replace(watched, witnessed=None)
 
 
-# The record ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("classifier", ["fc", "ncm"])
-def test_the_record_gives_the_reward(make_ahead: Make, classifier: str) -> None:
-    for environment, reserved in (("lookahead", 3), ("local", 3), ("lookahead", 0), ("both", 3)):
-        trials = make_ahead(environment=environment, length=0.05, reserved=reserved)
-        result = run_one(trials, Attempt(Trial(0, arm=0, epochs=2), OWN, classifier))
+def test_the_record_gives_the_reward(make_ahead: Make) -> None:
+    for environment, reserved, classifier in (("lookahead", 0, "fc"), ("both", 3, "ncm")):
+        result = tried(make_ahead(environment=environment, length=0.05, reserved=reserved), 2, classifier=classifier)
         record = json.loads(json.dumps(result.as_json()))
         shares = [hits / images for hits, images in zip(record["hits"]["2"][classifier], record["images"], strict=True)]
-        assert sum(shares) / len(shares) == pytest.approx(result.outcome.reward)
+        assert np.mean(shares) == pytest.approx(result.outcome.reward)
         assert result.totals() == {name: sum(hits) for name, hits in record["hits"]["2"].items()}
         splits = record["split"].get("parts", [record["split"]])
         assert sum(split["validated"] for split in splits) == sum(record["images"])
-        assert "legs" not in record
 
 
 @pytest.mark.parametrize("lanes", [1, 4])

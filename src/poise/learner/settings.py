@@ -205,7 +205,7 @@ class Settings(LearnerKeys):
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
         lines = []
         usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None
-        if not self.tuner.has_choice and not usual:
+        if self.kind.space is not None and len(self.action_space) == 1 and not usual:
             rest = " but the classifier" if self.default_action.classifier == "auto" else ""
             advice = "name values to choose from (space, tune), or set policy=fixed"
             lines.append(f"policy={self.policy} has nothing to tune{rest}: there is one action; {advice}")

@@ -64,9 +64,6 @@ class Composed(Policy):
         return self.belief.distribution()
 
 
-# Registered -----------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Preset:
     """What makes a policy, and the defaults that it brings along, which the user may override.

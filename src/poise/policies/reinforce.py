@@ -17,7 +17,6 @@ from poise.policies.base import Array
 from poise.spaces import ActionSpace
 
 FEATURES: Final = 3  # of `state_of`
-ARM: Final = "arm"  # the only axis of a space that is no product
 PER_CLASS: Final = 20  # exemplars of a class in the paper
 
 #: The state of a phase, the arm that was taken, and the reward it brought.
@@ -54,7 +53,7 @@ class Reinforce:
 
     def __init__(self, space: ActionSpace, features: int, rate: float = 0.2, baseline: float = 0.9) -> None:
         self.space, self.rate, self.baseline = space, rate, baseline
-        sizes = {axis: len(values) for axis, values in space.axes.items()} if space.is_product else {ARM: len(space)}
+        sizes = {axis: len(values) for axis, values in space.axes.items()} if space.is_product else {"arm": len(space)}
         self._shape = tuple(sizes.values())
         self._weights = {axis: np.zeros((size, features)) for axis, size in sizes.items()}  # θ
         self._means: list[float] = []  # the running mean of returns over 1, 2, … phases to go

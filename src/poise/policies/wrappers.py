@@ -62,18 +62,15 @@ class Every(Wrapper):
         self.period = period
         self._first: int | None = None
 
-    def _tunes(self) -> bool:
-        return (self.phase - (self._first or 0)) % self.period == 0
-
     def start(self) -> None:
         """Begin the inner policy only when this phase is tuned."""
         self._first = self.phase if self._first is None else self._first
-        if self._tunes():
+        if (self.phase - self._first) % self.period == 0:
             super().start()
 
     def propose(self) -> Sequence[Wish]:
         """Nothing in phases that are not tuned."""
-        return super().propose() if self._tunes() else ()
+        return super().propose() if self.inner.phase == self.phase else ()
 
 
 class Safe(Wrapper):

@@ -95,11 +95,6 @@ class BilevelTuner(Tuner):
             task.history.append(chosen)
         return Choice(chosen.action)
 
-    @property
-    def has_choice(self) -> bool:
-        """Whether there is anything that hypergradients can move."""
-        return bool(tuned_axes(self.default))
-
     def plan(self, phase: int) -> Planned:
         """At most so many rounds."""
         options = BilevelOptions(**self.options)

@@ -108,11 +108,6 @@ class Tuner(ABC):
     def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
         """Refuse a history that this tuner cannot have made."""
 
-    @property
-    def has_choice(self) -> bool:
-        """Whether there is anything to choose among: more than one action."""
-        return len(self.space) > 1
-
     def describe(self) -> dict[str, Any]:
         """Its name and options, for the record."""
         return {"name": self.kind.name, **self.options}
