@@ -134,14 +134,18 @@ class TestPolicies:
             assert set(event.record["classes"]) == {2, 3, 4}
         assert learner.resolved_policy()["trials"]["environment"] == "lookahead"
 
-    def test_what_is_left_open_is_chosen_for_no_memory_and_a_single_class_is_not_tuned(
-        self, arriving: list[ImageSet], caplog: pytest.LogCaptureFixture
-    ) -> None:
-        """Validating on new images of one class alone would only reward forgetting."""
+    def test_what_is_left_open_is_chosen_for_no_memory(self, arriving: list[ImageSet]) -> None:
         learner = Learner(memory=0, net="small", epochs=2, device="cpu")
         learner.partial_fit(arriving[0].pixels, arriving[0].labels)
         assert (learner.settings.automatic, learner.settings.trials.environment) == ((), "lookahead")
-        learner.partial_fit(arriving[2].pixels, arriving[2].labels)
+        assert learner.partial_fit(arriving[1].pixels, arriving[1].labels).score(arriving[1].pixels, [2] * 18) >= 0
+
+    def test_a_single_new_class_leaves_nothing_to_validate_on(
+        self, arriving: list[ImageSet], caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Validating on new images alone would only reward forgetting."""
+        learner = learner_of(CASES["lwf"], policy="online").partial_fit(arriving[0].pixels, arriving[0].labels)
+        learner.partial_fit(arriving[2].pixels, arriving[2].labels - 3)
         assert learner.action_ == learner.settings.default_action
         assert "nothing to validate on" in caplog.text
 

@@ -8,25 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-from poise.data import Augmentation, ImageSet, Memory, Preprocessing
-from poise.methods import Growth, make_method
-from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.data import ImageSet, Memory
+from poise.methods import make_method
 from poise.settings import TrialSettings
-from poise.training import Backend, PhaseContext, Schedule
+from poise.training import Backend, PhaseContext
 from poise.tuning import TrialInputs, Trials
 
-GROWTH = Growth(old=2, new=1)
+from .learners import phase_context
 
 
 @pytest.fixture
 def context(cpu: Backend) -> PhaseContext:
     """A second phase of 40 epochs."""
-    method = make_method("lucir")
-    model = Model(build_backbone("small", method.variant, 1, 0), build_head(method.head, 64))
-    model.head.grow(GROWTH.old, torch_generator(0, "test"))
-    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
-    schedule = Schedule(epochs=40, batch=16)
-    return PhaseContext(model.placed(cpu.device).eval(), method, GROWTH, preprocessing, schedule, cpu, seed=0, phase=1)
+    return phase_context(make_method("lucir"), cpu)
 
 
 @pytest.fixture(scope="session")

@@ -1,21 +1,25 @@
-"""What tests of tuning do with learners: give them digits, save and resume them, compare them, read their events."""
+"""What tests of tuning share: phases, learners that are saved, resumed and compared, and the events that they tell."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from poise import Learner
+from poise.data import Augmentation, Preprocessing
 from poise.data.sources import DigitsSource
 from poise.learner import LearnerState
-from poise.training import ActionDecided, Event, Progress, TrialDone
+from poise.methods import Growth, Method
+from poise.nets import Model, build_backbone, build_head, torch_generator
+from poise.training import ActionDecided, Backend, Event, PhaseContext, Progress, Schedule, TrialDone
 from poise.tuning import Attempt, TrialResult, Trials
 
 E = TypeVar("E", bound=Event)
+T = TypeVar("T")
 
 SETTINGS: dict[str, Any] = {"net": "small", "device": "cpu", "preprocessing": DigitsSource.preprocessing}
 
@@ -35,6 +39,35 @@ SMALL: dict[str, Any] = {
 }
 
 Saved = tuple[dict[str, Tensor], dict[str, Any]]
+
+
+def phase_context(
+    method: Method,
+    backend: Backend,
+    growth: Growth = Growth(2, 1),  # noqa: B008 - a plain value
+    *,
+    net: nn.Module | None = None,
+    width: int = 64,
+    epochs: int = 40,
+    kind: type[PhaseContext] = PhaseContext,
+) -> PhaseContext:
+    """What a phase of small grey images starts from: by default the second, with one new class."""
+    model = Model(net or build_backbone("small", method.variant, 1, 0), build_head(method.head, width))
+    if growth.old:
+        model.head.grow(growth.old, torch_generator(0, "test"))
+    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
+    model, schedule = model.placed(backend.device).eval(), Schedule(epochs=epochs, batch=16)
+    return kind(model, method, growth, preprocessing, schedule, backend, seed=0, phase=int(growth.old > 0))
+
+
+def ended(work: Generator[object, None, T]) -> T:
+    """What work that pauses on the way ends with."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            found: T = end.value
+            return found
 
 
 def digits(labels: list[int], count: int = 12) -> tuple[Tensor, Tensor]:

@@ -24,7 +24,6 @@ SEEDS = range(5)
 FIRST, BAD, LATER = (0, 1, 2, 3), (4, 5), (6,)
 SECOND_NAME = 9  # of digits of class 5, in the case of duplicated labels
 SMALL: dict[str, Any] = {"method": "lucir", "epochs": 10, "batch": 32, "memory": 6}
-HOPELESS = {"feature_kd": [0.0], "lr": [0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2]}  # forgets everything
 
 Arrivals = tuple[Tensor, Tensor]
 
@@ -66,8 +65,8 @@ Case = Callable[[int], Arrivals]
 CASES = (wrong_labels, duplicated_labels, two_images)
 
 
-def settings(seed: int, **policy: Any) -> Settings:
-    return Settings.resolve(**SMALL, seed=seed, **policy)
+def settings(seed: int, policy: str) -> Settings:
+    return Settings.resolve(**SMALL, seed=seed, policy=policy)
 
 
 @cache
@@ -86,31 +85,15 @@ def accuracy(learner: Learner, *classes: int) -> float:
     return 100 * float((guessed == images.labels.numpy()).mean())
 
 
-def learned(seed: int, case: Case, **policy: Any) -> float:
+def learned(seed: int, case: Case, policy: str) -> float:
     """The mean accuracy after the bad phase, and after a good one."""
-    learner = Learner.from_state(start(seed).started_with(settings(seed, **policy)), device="cpu", net=tiny())
+    learner = Learner.from_state(start(seed).started_with(settings(seed, policy)), device="cpu", net=tiny())
     after_bad = accuracy(learner.partial_fit(*case(seed)), *FIRST, *BAD)
     return (after_bad + accuracy(learner.partial_fit(*digits(LATER, 20)), *FIRST, *BAD, *LATER)) / 2
 
 
-@cache
-def fixed(seed: int, case: Case) -> float:
-    return learned(seed, case, policy="fixed")
-
-
-def loss_in_standard_errors(case: Case, **policy: Any) -> float:
-    """How far a policy is below the fixed action, in standard errors of the mean over the paired seeds."""
-    gains = [learned(seed, case, **policy) - fixed(seed, case) for seed in SEEDS]
-    mean, error = float(np.mean(gains)), float(np.std(gains, ddof=1) / np.sqrt(len(gains)))
-    print(f"{case.__name__}: {mean:+.2f} ± {error:.2f}, by seed {np.round(gains, 1)}")  # noqa: T201 - shown if it fails
-    return 0.0 if mean >= 0 else -mean / error if error else np.inf
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_online_is_not_worse_than_the_fixed_action_after_a_bad_phase(case: Case) -> None:
-    assert loss_in_standard_errors(case, policy="online") <= 2
-
-
-def test_a_policy_that_draws_hopeless_actions_is_found_out() -> None:
-    hopeless = {"policy": "random", "policy_options": {"trials": 0}, "space": HOPELESS, "tune": ["kd", "lr"]}
-    assert loss_in_standard_errors(two_images, **hopeless) > 2
+    gains = [learned(seed, case, policy="online") - learned(seed, case, policy="fixed") for seed in SEEDS]
+    error = np.std(gains, ddof=1) / np.sqrt(len(gains))
+    assert np.mean(gains) >= -2 * error, f"{np.mean(gains):+.2f} ± {error:.2f}, by seed {np.round(gains, 1)}"

@@ -2,26 +2,25 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import TypeVar
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from poise.actions import Action
-from poise.data import Augmentation, ImageSet, Preprocessing
+from poise.data import ImageSet
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
-from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Backend, PhaseContext, Schedule, make_backend
+from poise.nets import Model, Output
+from poise.training import Backend, PhaseContext, make_backend
 from poise.training.optimiser import Optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps
 from poise.tuning.environments import Environment
 from poise.tuning.results import HyperStep
 
-T = TypeVar("T")
+from .learners import ended, phase_context
 
 GROWTH = Growth(old=2, new=1)
 SHORT = BilevelOptions(rounds=3, steps=4)
@@ -60,23 +59,9 @@ def smooth_net(dropout: float = 0.0) -> nn.Module:
         return Smooth(dropout)
 
 
-def situation_of(
-    method: Method, backend: Backend, net: nn.Module | None = None, kind: type = PhaseContext
-) -> PhaseContext:
-    backbone = net or build_backbone("small", method.variant, 1, 0)
-    model = Model(backbone, build_head(method.head, 8 if net else 64))
-    model.head.grow(GROWTH.old, torch_generator(0, "test"))
-    preprocessing = Preprocessing((0.5,), (0.25,), Augmentation(1, False))
-    schedule = Schedule(epochs=40, batch=16)
-    context: PhaseContext = kind(
-        model.placed(backend.device).eval(), method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1
-    )
-    return context
-
-
 @pytest.fixture
 def context(cpu: Backend) -> PhaseContext:
-    return situation_of(make_method("lucir"), cpu, smooth_net())
+    return phase_context(make_method("lucir"), cpu, net=smooth_net(), width=8)
 
 
 @pytest.fixture(scope="module")
@@ -88,20 +73,10 @@ def parts(bright: Callable[..., ImageSet]) -> Environment:
     return Environment(kept, bright(generator, 2, 30, 0), valid)
 
 
-def result_of(work: Generator[object, None, T]) -> T:
-    """What work that pauses ends with."""
-    while True:
-        try:
-            next(work)
-        except StopIteration as end:
-            found: T = end.value
-            return found
-
-
 def hypergradient(
     context: PhaseContext, parts: Environment, action: Action = OWN, steps: int = SHORT.steps, number: int = 0
 ) -> tuple[float, dict[str, float]]:
-    return result_of(InnerProblem(context, parts, action).hypergradient(action, steps, number))
+    return ended(InnerProblem(context, parts, action).hypergradient(action, steps, number))
 
 
 def rounds(
@@ -132,7 +107,7 @@ def test_the_hypergradient_is_the_finite_difference(
 ) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)  # networks and images in double precision throughout
     method = make_method(name)
-    context = situation_of(method, cpu, smooth_net().double(), Doubled)
+    context = phase_context(method, cpu, net=smooth_net().double(), width=8, kind=Doubled)
     context.model.double()
     action = method.default_action.replace(lr=0.1, logit_kd=0.7, old_rows=old_rows, adjustment=adjustment)
     _, gradient = hypergradient(context, parts, action, number=1)
@@ -147,7 +122,7 @@ def test_it_is_that_of_the_networks_in_use_too(
     cpu: Backend, parts: Environment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Tensor, "float", Tensor.double)
-    context = situation_of(make_method("lucir"), cpu, kind=Doubled)
+    context = phase_context(make_method("lucir"), cpu, kind=Doubled)
     context.model.double()
     _, gradient = hypergradient(context, parts, steps=2)
     for axis, value in gradient.items():  # so close that no activation changes its sign
@@ -170,7 +145,7 @@ class Clamped(Lucir):
 def test_the_unrolled_training_is_the_trainers(
     method: Method, adjustment: float, cpu: Backend, parts: Environment
 ) -> None:
-    context = situation_of(method, cpu)
+    context = phase_context(method, cpu)
     action, steps = method.default_action.replace(adjustment=adjustment, lr=0.02), 4  # a large one amplifies rounding
     problem = InnerProblem(context, parts, action)
     model = context.grow_model(parts.new).train()
@@ -183,7 +158,7 @@ def test_the_unrolled_training_is_the_trainers(
     for number in range(steps):
         pixels, batch, choices = problem.batch(0, number)
         step(pixels, batch, choices, batch, 1.0)
-    state = result_of(problem.unroll(action, {}, steps, 0))
+    state = ended(problem.unroll(action, {}, steps, 0))
     for key, value in model.state_dict().items():
         torch.testing.assert_close(state[key].detach(), value, rtol=1e-3, atol=1e-4)
     logits, labels = context.evaluator.extract(model, parts.valid.pixels).logits, parts.valid.labels
@@ -204,7 +179,7 @@ def test_a_far_too_small_learning_rate_grows_and_the_loss_falls(context: PhaseCo
 
 
 def test_the_same_bytes_twice_and_nothing_else_moved(cpu: Backend, parts: Environment) -> None:
-    context = situation_of(make_method("lucir"), cpu, smooth_net(dropout=0.3))
+    context = phase_context(make_method("lucir"), cpu, net=smooth_net(dropout=0.3), width=8)
     before = copy.deepcopy(context.model.state_dict())
     found: list[list[HyperStep]] = []
     with torch.random.fork_rng(devices=[]):
@@ -226,7 +201,7 @@ def test_it_is_done_in_full_precision_whatever_the_backend(context: PhaseContext
 
 
 def test_without_a_teacher_only_the_learning_rate_moves(cpu: Backend, parts: Environment) -> None:
-    context = replace(situation_of(make_method("lucir"), cpu, smooth_net()), growth=Growth(0, 3))
+    context = replace(phase_context(make_method("lucir"), cpu, net=smooth_net(), width=8), growth=Growth(0, 3))
     context.model.head.old = nn.Parameter(torch.empty(0, 8))
     context.model.head.new = nn.Parameter(torch.empty(0, 8))
     action = OWN.replace(old_rows="trained")

@@ -11,7 +11,7 @@ from poise.actions import Action
 from poise.errors import Damaged
 from poise.policies import Decided, Outcome, Trial, Tried
 from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json, judged_hits
-from poise.tuning.results import Chosen, Episode, HyperStep, Judged
+from poise.tuning.results import Episode, HyperStep, Judged
 
 ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
 FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))
@@ -21,7 +21,6 @@ ENTRIES: list[Entry] = [
     Tried(2, FULL, {"fc": 5, "ncm": 4}),
     Decided(2, 1),
     Judged(2, {"fc": 5, "ncm": 4}),
-    Chosen(3, ACTION),
     HyperStep(1, 0, ACTION, 1.25, {"lr": -1e-3, "feature_kd": 0.0}),
     Episode(4, (((1.0, -0.4, 0.1 + 0.2), 3, 1 / 3), ((1.0, 0.0, 2.0), 0, 0.0))),
     Episode(5, ()),

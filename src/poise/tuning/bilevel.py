@@ -36,7 +36,7 @@ from poise.training.device import addressed_draws
 from poise.training.evaluate import BATCH
 from poise.training.step import Objective, weighted_loss
 from poise.tuning.environments import Environment, draw_local
-from poise.tuning.results import Chosen, HyperStep
+from poise.tuning.results import HyperStep
 from poise.tuning.search import OTHERS, Choice, Few, Task, Tuner, TunerKind
 
 log = logging.getLogger(__name__)
@@ -90,10 +90,7 @@ class BilevelTuner(Tuner):
                 else:
                     yield step
         steps = [entry for entry in task.history if isinstance(entry, HyperStep)]
-        chosen = Chosen(task.phase, steps[-1].action if steps else self.default)
-        if chosen not in task.history:  # else the run was killed after it
-            task.history.append(chosen)
-        return Choice(chosen.action)
+        return Choice(steps[-1].action if steps else self.default)
 
     def plan(self, phase: int) -> Planned:
         """At most so many rounds."""

@@ -42,7 +42,7 @@ from poise.training import (
 )
 from poise.tuning.classifier import ClassifierRule
 from poise.tuning.environments import TrialInputs, draw_held_out
-from poise.tuning.results import Chosen, Episode, Experienced, History, count_hits
+from poise.tuning.results import Episode, Experienced, History, count_hits
 from poise.tuning.search import OTHERS, Choice, Few, Options, Task, Tuner, TunerKind
 
 _SHARE: Final = 10  # one image in so many of each class validates and is never trained on
@@ -85,10 +85,7 @@ class OfflineTuner(Tuner):
         if len(played) < self.effort.episodes:
             raise UserError("this learner's first phase was learned without offline-rl; start from the first phase")
         state = state_of(inputs.context.growth.old, inputs.context.growth.new, len(inputs.memory.exemplars))
-        chosen = Chosen(task.phase, self.space.actions[reinforce_after(self.space, self.effort, played).decide(state)])
-        if chosen not in task.history:
-            task.history.append(chosen)
-        return Choice(chosen.action)
+        return Choice(self.space.actions[reinforce_after(self.space, self.effort, played).decide(state)])
 
     def plan(self, phase: int) -> Planned:
         """All episodes, before the first phase: about half of its images at full length, then short phases."""

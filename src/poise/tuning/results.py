@@ -40,7 +40,6 @@ class TrialResult:
     epochs: int
     hits: HitsPerClass
     split: Mapping[str, Any]
-    earlier_rewards: tuple[float, ...] = ()  # of the trainings before the last one
     witnessed: Any = None
 
     def totals(self) -> dict[str, int]:
@@ -54,7 +53,6 @@ class TrialResult:
             "images": self.images,
             "split": dict(self.split),
             "hits": {str(self.epochs): dict(self.hits)} if self.hits else {},
-            **({"legs": list(self.earlier_rewards)} if self.earlier_rewards else {}),
         }
 
 
@@ -100,7 +98,6 @@ def join_results(parts: Sequence[TrialResult]) -> TrialResult:
         parts[0].epochs,
         {name: [count for part in parts for count in part.hits[name]] for name in CLASSIFIERS} if known else {},
         {"parts": [dict(part.split) for part in parts]},
-        tuple(reward for part in parts for reward in part.earlier_rewards),
         next((part.witnessed for part in parts if part.witnessed is not None), None),
     )
 
@@ -117,14 +114,6 @@ class Judged:
 
     phase: int
     hits: Hits
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The action that a tuner without arms chose."""
-
-    phase: int
-    action: Action
 
 
 @dataclass(frozen=True)
@@ -178,7 +167,7 @@ class Episode:
         return {"number": self.number, "steps": [[list(state), arm, reward] for state, arm, reward in self.steps]}
 
 
-Entry = Tried | Decided | Judged | Chosen | HyperStep | Episode
+Entry = Tried | Decided | Judged | HyperStep | Episode
 History = Sequence[Entry]
 
 
@@ -195,8 +184,6 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
             return {"decided": arm, "phase": phase}
         case Judged(phase, hits):
             return {"judged": dict(hits), "phase": phase}
-        case Chosen(phase, action):
-            return {"chosen": dict(action), "phase": phase}
         case HyperStep():
             return {"stepped": entry.as_json(), "phase": entry.phase}
         case Episode():
@@ -213,8 +200,6 @@ def entry_from_json(value: Mapping[str, Any]) -> Entry:
             return Decided(phase, arm)
         case {"judged": hits, "phase": int(phase)}:
             return Judged(phase, dict(hits))
-        case {"chosen": action, "phase": int(phase)}:
-            return Chosen(phase, Action.restored(action))
         case {"stepped": step, "phase": int(phase)}:
             loss = math.nan if step["loss"] is None else step["loss"]
             return HyperStep(phase, step["round"], Action(**step["action"]), loss, dict(step["gradient"] or {}))

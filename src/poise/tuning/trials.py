@@ -251,7 +251,6 @@ class Trials:
         # every class has the same weight, and so has every training that is rewarded
         rewarded = [hits[attempt.classifier] for hits in (*at.earlier, at.hits)]
         shares = [[right / count for right, count in zip(hits, images, strict=True)] for hits in rewarded]
-        rewards = [sum(each) / len(each) for each in shares]
         per_class = [sum(values) / len(values) for values in zip(*shares, strict=True)]
         return TrialResult(
             Outcome(attempt.trial, sum(per_class) / len(per_class), tuple(per_class[place] for place in order)),
@@ -260,6 +259,5 @@ class Trials:
             at.epochs,
             {name: [found[place] for place in order] for name, found in at.hits.items()},
             split,
-            tuple(rewards[:-1]),
             at.witnessed,
         )
