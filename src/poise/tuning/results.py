@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import torch
@@ -78,28 +78,6 @@ def count_hits(rows: Tensor, labels: Tensor) -> list[int]:
     classes, places = torch.unique(labels, return_inverse=True)
     right: list[int] = torch.bincount(places[rows == labels], minlength=len(classes)).tolist()
     return right
-
-
-def join_results(parts: Sequence[TrialResult]) -> TrialResult:
-    """The result over all environments of a round, in which every class of each of them has the same weight.
-
-    So an environment counts by the classes that it can tell something about, however few images of each it has.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    last = parts[-1].outcome
-    shares = () if last.diverged else tuple(share for part in parts for share in part.outcome.per_class)
-    reward = min(1.0, sum(shares) / len(shares)) if shares else 0.0
-    known = all(part.hits for part in parts)
-    return TrialResult(
-        replace(last, reward=reward, per_class=shares),
-        [label for part in parts for label in part.classes],
-        [count for part in parts for count in part.images],
-        parts[0].epochs,
-        {name: [count for part in parts for count in part.hits[name]] for name in CLASSIFIERS} if known else {},
-        {"parts": [dict(part.split) for part in parts]},
-        next((part.witnessed for part in parts if part.witnessed is not None), None),
-    )
 
 
 # The history ----------------------------------------------------------------------------------------------------------

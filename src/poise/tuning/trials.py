@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import zip_longest
 from typing import Any
 
 import torch
@@ -31,7 +32,7 @@ from poise.training import (
     worthwhile_lanes,
 )
 from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_environments, draw_tasks
-from poise.tuning.results import HitsPerClass, TrialResult, Witness, count_hits, join_results
+from poise.tuning.results import CLASSIFIERS, HitsPerClass, TrialResult, Witness, count_hits
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class _Reached:
     number: int = 0  # which of the trainings on this environment that is
     epochs: int = 0  # of it that are done,
     state: tuple[Mapping[str, Tensor], Mapping[str, Any]] | None = None  # and the trainer's state then
-    hits: HitsPerClass | None = None  # that validation found then
+    hits: HitsPerClass = field(default_factory=dict)  # that validation found then
     witnessed: Any = None  # what a witness saw then
     earlier: tuple[HitsPerClass, ...] = ()  # hits after the trainings before, which are rewarded too
 
@@ -125,13 +126,13 @@ class Trials:
         if number not in self._tasks:
             self._tasks[number] = draw_tasks(self.inputs, number)
             lane.backend.synchronise()  # other lanes start from there, too
-        parts: list[TrialResult] = []
-        for place, task in enumerate(self._tasks[number]):
-            at = None
-            if not any(part.outcome.diverged for part in parts):
-                at = yield from self._train(attempt, place, task, lane)
-            parts.append(self._result(task, attempt, at))
-        return join_results(parts)
+        tasks, reached = self._tasks[number], list[_Reached]()
+        for place, task in enumerate(tasks):
+            at = yield from self._train(attempt, place, task, lane)
+            if at is None:
+                break
+            reached.append(at)
+        return self._result(attempt, tasks, reached)
 
     def waits(self, attempt: Attempt) -> None:
         """A trial that waits for memory is nothing to tell."""
@@ -157,7 +158,7 @@ class Trials:
         if at is None or at.epochs > until:
             at = _Reached(first)
         try:
-            while at.hits is None or at.epochs < until:
+            while not at.hits or at.epochs < until:
                 address = ("round", trial.round, *(("leg", at.number) if at.number else ()))
                 trainer = lane.trainer(at.begun, attempt.action, total, address)
                 if at.state is not None:
@@ -234,30 +235,41 @@ class Trials:
             return hits, None
         return hits, self._witness(model, means, self.inputs.classes)
 
-    def _result(self, task: LocalTask, attempt: Attempt, at: _Reached | None) -> TrialResult:
-        """What a trial came to on a task; without anything reached it diverged."""
-        environment, first = task
-        split = {
-            "environment": "local" if environment.later is None else "lookahead",
-            "digest": environment.digest,
-            "trained": len(first.feed) + len(environment.later or ()),
-            "validated": len(environment.valid),
-        }
-        rows, images = environment.judged
-        order = sorted(range(len(rows)), key=rows.__getitem__)  # a look-ahead has the new classes in another order
-        classes, counts = [rows[place] for place in order], [images[place] for place in order]
-        if at is None or at.hits is None:
-            return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, counts, 0, {}, split)
-        # every class has the same weight, and so has every training that is rewarded
-        rewarded = [hits[attempt.classifier] for hits in (*at.earlier, at.hits)]
-        shares = [[right / count for right, count in zip(hits, images, strict=True)] for hits in rewarded]
-        per_class = [sum(values) / len(values) for values in zip(*shares, strict=True)]
-        return TrialResult(
-            Outcome(attempt.trial, sum(per_class) / len(per_class), tuple(per_class[place] for place in order)),
-            classes,
-            counts,
-            at.epochs,
-            {name: [found[place] for place in order] for name, found in at.hits.items()},
-            split,
-            at.witnessed,
-        )
+    def _result(self, attempt: Attempt, tasks: Sequence[LocalTask], reached: Sequence[_Reached]) -> TrialResult:
+        """What a trial came to on its environments: every class of each of them has the same weight.
+
+        So an environment counts by the classes that it can tell something about, however few images of each it has.
+        Where fewer of them were reached, it diverged.
+        """
+        classes, images, shares, splits = list[int](), list[int](), list[float](), list[dict[str, Any]]()
+        hits: dict[str, list[int]] = {name: [] for name in CLASSIFIERS}
+        reward = 0.0
+        for (environment, first), at in zip_longest(tasks, reached):
+            rows, counts = environment.judged
+            order = sorted(range(len(rows)), key=rows.__getitem__)  # a look-ahead has new classes in another order
+            classes += [rows[place] for place in order]
+            images += [counts[place] for place in order]
+            splits.append(
+                {
+                    "environment": "local" if environment.later is None else "lookahead",
+                    "digest": environment.digest,
+                    "trained": len(first.feed) + len(environment.later or ()),
+                    "validated": len(environment.valid),
+                }
+            )
+            if at is not None:
+                rewarded = [found[attempt.classifier] for found in (*at.earlier, at.hits)]
+                legs = [[right / count for right, count in zip(found, counts, strict=True)] for found in rewarded]
+                per_class = [sum(values) / len(values) for values in zip(*legs, strict=True)]
+                reward = sum(per_class) / len(per_class)
+                shares += [per_class[place] for place in order]
+                for name in CLASSIFIERS:
+                    hits[name] += [at.hits[name][place] for place in order]
+        split = splits[0] if len(splits) == 1 else {"parts": splits}
+        if len(reached) < len(tasks):
+            return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, images, 0, {}, split)
+        if len(tasks) > 1:
+            reward = min(1.0, sum(shares) / len(shares))
+        witnessed = next((at.witnessed for at in reached if at.witnessed is not None), None)
+        outcome = Outcome(attempt.trial, reward, tuple(shares))
+        return TrialResult(outcome, classes, images, reached[0].epochs, hits, split, witnessed)
