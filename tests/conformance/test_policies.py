@@ -59,8 +59,8 @@ class Newest(Policy):
         self.last = last
 
     def propose(self) -> list[Wish]:
-        arms = len(self.setup.space)
-        return [] if self.told else [Wish(arm, self.setup.short) for arm in range(max(0, arms - self.last), arms)]
+        arms = np.arange(len(self.setup.space))[-self.last :]  # whose numbers become plain ones
+        return [] if self.told else [Wish(arm, self.setup.short) for arm in arms]
 
     def learn(self, outcomes: Any) -> None:
         """Everything is in `told`."""
@@ -75,6 +75,7 @@ def test_a_policy_of_ones_own_is_one_short_class(monkeypatch: pytest.MonkeyPatch
     setup = Setup(SPACE, short=4, full=20, seed=0)
     history = history_of(make_policy("newest", setup, {"last": 3, "safe": 1.0}))
     assert {entry.outcome.trial.arm for entry in history if isinstance(entry, Tried)} == {3, 4, 5, SPACE.default}
+    assert json.dumps([asdict(entry) for entry in history])
     replay(make_policy("newest", setup, {"last": 3, "safe": 1.0}), history)
 
 
@@ -100,10 +101,3 @@ def test_what_is_no_arm_and_no_wish_is_refused(answers: Options, line: str) -> N
     policy = own_policy(**answers)
     with pytest.raises(UserError, match=f"policy newest: .*{line}"):
         policy.decide_checked() if "decide" in answers else policy.ask()
-
-
-def test_whole_numbers_of_numpy_become_plain_ones() -> None:
-    arm, epochs = np.argmax([0, 1]), np.int32(4)
-    policy = own_policy(decide=arm, propose=[Wish(arm, epochs)])  # type: ignore[arg-type]
-    (trial,) = policy.ask()
-    assert json.dumps([asdict(trial), policy.decide_checked()])

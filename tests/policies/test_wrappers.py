@@ -96,22 +96,14 @@ def test_a_default_that_was_added_answers_when_it_is_asked_for_later() -> None:
 def test_safe_copes_with_a_default_that_diverged() -> None:
     policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"safe": 1.0})
     policy.begin(1)
-    trials = policy.ask()
-    fine = (0.5, 0.6, 0.7, 0.8)
-    policy.tell(
-        [
-            Outcome(trial, 0.0, diverged=True)
-            if trial.arm == SPACE.default
-            else Outcome(trial, 0.65 - 0.01 * (trial.arm != 3), fine)
-            for trial in trials
-        ]
-    )
+    for trial in policy.ask():
+        lost, fine = trial.arm == SPACE.default, 0.65 - 0.01 * (trial.arm != 3)
+        outcome = Outcome(trial, 0.0, diverged=True) if lost else Outcome(trial, fine, (0.5, 0.6, 0.7, 0.8))
+        policy.tell([outcome])
     assert policy.decide() == 3
 
 
-@pytest.mark.parametrize(
-    ("every", "tuned"), [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (5, [1, 6])]
-)  # fmt: skip
+@pytest.mark.parametrize(("every", "tuned"), [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (5, [1, 6])])
 def test_every_tunes_some_phases_and_repeats_the_decision_in_between(every: int, tuned: list[int]) -> None:
     policy = make_policy("grid", Setup(SPACE, 4, 40, seed=0), {"every": every})
     asked, decided = [], []

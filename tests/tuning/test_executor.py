@@ -33,9 +33,6 @@ def count_classes(model: Model, means: Tensor, classes: Sequence[Any]) -> int:
     return model.head.classes
 
 
-# Plain values ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("settings", [{}, {"environment": "both", "validation": 3}, {"horizon": 1}], ids=str)
 def test_trials_that_were_sent_away_give_the_same_results(
     settings: dict[str, Any], make_trials: Callable[..., Trials]
@@ -68,9 +65,6 @@ def test_a_backend_on_a_gpu_has_a_stream_of_its_own_where_it_arrives() -> None:
     again = pickle.loads(pickle.dumps(backend))
     assert (again.device, again.precision, again.deterministic) == (backend.device, "bf16", True)
     assert again.lane not in (None, backend.lane)
-
-
-# Executors ------------------------------------------------------------------------------------------------------------
 
 
 class Away:
