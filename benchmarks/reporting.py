@@ -27,6 +27,7 @@ def copies(run: Path, out: Path, count: int) -> None:
     for number in range(count):
         seed, rest = divmod(number, len(CELLS))
         changes = {**dict(zip(("method", "policy", "setting"), CELLS[rest], strict=True)), "seed": seed}
+        changes |= {"phases": len(result["curve"]) - (changes["setting"] == "tfh"), "groups": None}
         folder = out / f"run-{number:03d}"
         folder.mkdir(parents=True)
         for name in ("journal.jsonl", "machine.json"):
@@ -35,7 +36,8 @@ def copies(run: Path, out: Path, count: int) -> None:
             ("recipe.json", {**recipe, "recipe": {**recipe["recipe"], **changes}}),
             ("result.json", {**result, **changes}),
         ):
-            (folder / name).write_text(json.dumps({"format": store.FORMAT, **value}), encoding="utf-8")
+            own = {key: each for key, each in value.items() if key not in ("format", "digest")}
+            store.write_json(folder / name, own, digest=name == "result.json")
 
 
 def main() -> None:
