@@ -13,7 +13,7 @@ from torch import Tensor, nn
 import poise.learner.phase as phases
 from poise import Learner
 from poise.data import Augmentation, Budget, ImageSet
-from poise.nets import Features, build_backbone
+from poise.nets import build_backbone
 from poise.testing import check_resuming
 from poise.training import Event, TrialDone
 
@@ -79,6 +79,12 @@ def learner_of(case: str) -> Learner:
     return Learner(method, net=frozen_net(), **{**SETTINGS, **plain, **settings})
 
 
+def net_of(learner: Learner) -> Net:
+    assert learner.model is not None
+    assert isinstance(learner.model.backbone, Net)
+    return learner.model.backbone
+
+
 def learn(learner: Learner, phases_of: list[ImageSet]) -> list[Event]:
     return [event for images in phases_of for event in learner.fitting(images.pixels, images.labels)]
 
@@ -110,9 +116,7 @@ def test_the_result_is_that_of_running_the_network_in_every_step(
 def test_the_network_sees_every_image_and_its_mirror_once(arriving: list[ImageSet]) -> None:
     learner = learner_of("icarl, judged")
     learn(learner, arriving[:1])
-    assert learner.model is not None
-    net = learner.model.backbone
-    assert isinstance(net, Net)
+    net = net_of(learner)
     net.shown.clear()
     arrived = len(arriving[1])  # the features of kept images are known
     tried = sum(isinstance(event, TrialDone) for event in learn(learner, arriving[1:2]))
@@ -150,31 +154,21 @@ def test_more_images_of_known_classes(arriving: list[ImageSet], make_images: Mak
             assert torch.equal(image, more.pixels[origin - 500])
 
 
-class TestWhereFeaturesDoNotSuffice:
-    @pytest.mark.parametrize("case", ["one parameter is trained", "training mode"])
-    def test_a_network_that_is_not_frozen_altogether(self, case: str, arriving: list[ImageSet]) -> None:
-        net = frozen_net()
-        if case == "training mode":
-            net.train()
-        else:
-            net.last.bias.requires_grad_(True)
-        learner = Learner("icarl", net=net, **SETTINGS)
-        learn(learner, arriving[:1])
-        assert learner.model is not None
-        assert isinstance(learner.model.backbone, Net)
-        shown = learner.model.backbone.shown
-        shown.clear()
-        learn(learner, arriving[1:2])
-        assert isinstance(learner.model.backbone, Net)
-        assert len([*shown, *learner.model.backbone.shown]) > 3
+@pytest.mark.parametrize("case", ["one parameter is trained", "training mode"])
+def test_a_network_that_is_not_frozen_altogether_is_run_in_every_step(case: str, arriving: list[ImageSet]) -> None:
+    net = frozen_net().train(case == "training mode")
+    net.last.bias.requires_grad_(case != "training mode")
+    learner = Learner("icarl", net=net, **SETTINGS)
+    learn(learner, arriving[:1])
+    shown = net_of(learner).shown
+    shown.clear()
+    learn(learner, arriving[1:2])
+    assert len([*shown, *net_of(learner).shown]) > 3
 
-    def test_a_method_that_looks_at_maps(self, arriving: list[ImageSet]) -> None:
-        net = build_backbone("small", "pod", 3, 0).requires_grad_(False).eval()
-        learner = Learner("podnet", net=net, **SETTINGS)
-        learn(learner, arriving[:2])
-        assert learner.model is not None
-        found = learner.model.backbone(torch.zeros(1, 3, 8, 8))
-        assert isinstance(found, Features)
+
+def test_so_is_one_whose_maps_a_method_looks_at(arriving: list[ImageSet]) -> None:
+    net = build_backbone("small", "pod", 3, 0).requires_grad_(False).eval()
+    learn(Learner("podnet", net=net, **SETTINGS), arriving[:2])  # which refuses features without maps
 
 
 @pytest.mark.parametrize(("method", "shown"), [("icarl", True), ("ranpac", False)])
@@ -184,9 +178,7 @@ def test_a_head_that_learns_from_augmented_images_sees_the_network_run_on_them(
     strong = Augmentation(pad=0, flip=False, autoaugment=True, cutout=0.5)
     learner = Learner(method, net=frozen_net(), augmentation=strong, **SETTINGS)
     learn(learner, arriving[:1])
-    assert learner.model is not None
-    net = learner.model.backbone
-    assert isinstance(net, Net)
+    net = net_of(learner)
     net.shown.clear()
     learn(learner, arriving[1:2])
     held = len(learner.memory_ or ()) + len(arriving[1])

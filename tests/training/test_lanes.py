@@ -110,10 +110,6 @@ class Seen(Trials):
         return hits, torch.stack(sums).sum().item()
 
 
-def tried(trials: Trials, wanted: Wanted) -> list[TrialResult]:
-    return trials.run_all(wanted)
-
-
 def numbered(actions: Sequence[Action], epochs: int = SHORT) -> Wanted:
     return [Attempt(Trial(arm, arm, epochs), action, "fc") for arm, action in enumerate(actions)]
 
@@ -287,7 +283,7 @@ class TestOutOfMemory:
 @pytest.fixture(scope="module")
 def alone() -> list[TrialResult]:
     """What comes of these actions on one lane."""
-    return tried(trials_on(make_backend("cpu", "fp32", False), 1), numbered(RATES))
+    return trials_on(make_backend("cpu", "fp32", False), 1).run_all(numbered(RATES))
 
 
 class TestTrials:
@@ -295,7 +291,7 @@ class TestTrials:
     def test_any_number_of_lanes_gives_the_same_results_in_order(
         self, cpu: Backend, lanes: int, alone: list[TrialResult]
     ) -> None:
-        assert tried(trials_on(cpu, lanes), numbered(RATES)) == alone
+        assert trials_on(cpu, lanes).run_all(numbered(RATES)) == alone
 
     @pytest.mark.parametrize(
         ("steps", "left"), [((1,), 2), ((5,), 2), ((16,), 2), ((5, 12), 2)], ids=["first", "early", "late", "twice"]
@@ -309,14 +305,14 @@ class TestTrials:
         caplog: pytest.LogCaptureFixture,
     ) -> None:
         lanes = trials_on(cpu, 4, Hungry(*steps))
-        assert tried(lanes, numbered(RATES)) == alone
+        assert lanes.run_all(numbered(RATES)) == alone
         assert len(lanes._lanes) == left
         assert f"{left} at a time from now on" in caplog.text
 
     def test_where_one_lane_is_too_much_it_is_said(self, cpu: Backend) -> None:
         trials = trials_on(cpu, 4, Insatiable())
         with pytest.raises(torch.cuda.OutOfMemoryError):
-            tried(trials, numbered(RATES))
+            trials.run_all(numbered(RATES))
         assert len(trials._lanes) == 1
 
     @pytest.mark.parametrize("settings", [{}, {"horizon": 1}, {"environment": "both"}], ids=str)
@@ -326,31 +322,31 @@ class TestTrials:
         first = [Attempt(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
         then = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
         calm = trials_on(cpu, 1, **settings)
-        expected = [tried(calm, wanted) for wanted in (first, then)]
+        expected = [calm.run_all(wanted) for wanted in (first, then)]
         assert [result.outcome.diverged for result in expected[0]] == [False, True, False, False]
         method = Hungry()
         trials = trials_on(cpu, 4, method, **settings)
         method.steps = (8,)
-        found = [tried(trials, first)]
+        found = [trials.run_all(first)]
         method.steps = (method.taken + 7,)
-        found.append(tried(trials, then))
+        found.append(trials.run_all(then))
         assert found == expected
         assert 1 <= len(trials._lanes) <= 2
 
     @pytest.mark.parametrize(("method", "actions"), [(Lucir(), MIXED), (PODNet(), PODS)], ids=["mixed", "weights"])
     def test_actions_of_a_wave_may_differ(self, method: Method, actions: Sequence[Action], cpu: Backend) -> None:
         """In old rows and balancing, or in three weights of distillation."""
-        alone = tried(trials_on(cpu, 1, method), numbered(actions))
-        assert tried(trials_on(cpu, 3, method), numbered(actions)) == alone
+        alone = trials_on(cpu, 1, method).run_all(numbered(actions))
+        assert trials_on(cpu, 3, method).run_all(numbered(actions)) == alone
         assert len({result.witnessed for result in alone}) == len(actions)
 
     @pytest.mark.parametrize("balance", ["finetune", "align"])
     def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(self, balance: str, cpu: Backend) -> None:
         own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2, continues=0), Trial(2, 0, 4, continues=1)]
         going, plain = trials_on(cpu, 1, ICaRL(), length=0.2), trials_on(cpu, 1, ICaRL(), length=0.2)
-        found = [tried(going, [Attempt(trial, own.replace(balance=balance), "fc")])[0] for trial in rungs]
-        wanted = [tried(plain, [Attempt(trial, own, "fc")])[0] for trial in rungs]
-        whole = tried(trials_on(cpu, 1, ICaRL(), length=0.2), [Attempt(rungs[-1], own.replace(balance=balance), "fc")])
+        found = [going.run_all([Attempt(trial, own.replace(balance=balance), "fc")])[0] for trial in rungs]
+        wanted = [plain.run_all([Attempt(trial, own, "fc")])[0] for trial in rungs]
+        whole = trials_on(cpu, 1, ICaRL(), length=0.2).run_all([Attempt(rungs[-1], own.replace(balance=balance), "fc")])
         assert whole == found[-1:]
         alike = [one.witnessed == other.witnessed for one, other in zip(found, wanted, strict=True)]
         assert alike == [True, True, False]
@@ -361,11 +357,11 @@ class TestTrials:
     ) -> None:
         """A lane that keeps its trainings, as it does on a GPU; the second pseudo phase freezes what the first left."""
         actions, made = FREEZING[method], make_method(method)
-        alone = tried(trials_on(cpu, 1, made, environment="both"), numbered(actions))
+        alone = trials_on(cpu, 1, made, environment="both").run_all(numbered(actions))
         assert len({result.witnessed for result in alone}) == len(actions)
         monkeypatch.setattr(Trainer, "_can_capture", lambda trainer: True)
         monkeypatch.setattr(trainer_module, "CapturedRunner", Runner)
-        assert tried(trials_on(cpu, 1, made, environment="both"), numbered(actions)) == alone
+        assert trials_on(cpu, 1, made, environment="both").run_all(numbered(actions)) == alone
 
     def test_results_before_the_shortage_are_not_lost(self, cpu: Backend, alone: list[TrialResult]) -> None:
         runs = trials_on(cpu, 2, Hungry(30)).run(numbered(RATES))
@@ -396,10 +392,10 @@ class TestOnAGpu:
         self, gpu: Backend, method: Method, settings: dict[str, Any], actions: list[Action]
     ) -> None:
         wanted = numbered(actions)
-        alone = tried(self.trials(gpu, 1, method, **settings), wanted)
-        assert tried(self.trials(gpu, 4, method, **settings), wanted) == alone
+        alone = self.trials(gpu, 1, method, **settings).run_all(wanted)
+        assert self.trials(gpu, 4, method, **settings).run_all(wanted) == alone
         eager = replace(gpu, capture=False)
-        assert tried(self.trials(eager, 1, method, **settings), wanted[:3]) == alone[:3]
+        assert self.trials(eager, 1, method, **settings).run_all(wanted[:3]) == alone[:3]
 
     @pytest.mark.parametrize("precision", ["fp32", "bf16"])
     @pytest.mark.parametrize("environment", ["local", "both"])
@@ -414,7 +410,7 @@ class TestOnAGpu:
         found = []
         for backend, lanes in ((gpu, 1), (gpu, 4), (replace(gpu, capture=False), 1)):
             trials = self.trials(backend, lanes, make_method(method), environment=environment)
-            found.append([*tried(trials, halves), *tried(trials, wanted)])
+            found.append([*trials.run_all(halves), *trials.run_all(wanted)])
         assert found[1] == found[0]
         assert found[2] == found[0]
 
@@ -437,9 +433,9 @@ class TestOnAGpu:
     def test_out_of_memory_changes_no_result(self, gpu: Backend, step: int) -> None:
         """46 images are a batch of 24 and one of 22: two steps warm up, two are captured, then comes the next lane."""
         wanted = numbered(MIXED)
-        alone = tried(self.trials(gpu, 1), wanted)
+        alone = self.trials(gpu, 1).run_all(wanted)
         trials = self.trials(gpu, 4, Hungry(step))
-        assert tried(trials, wanted) == alone
+        assert trials.run_all(wanted) == alone
         assert 1 <= len(trials._lanes) < 4
 
     def test_rungs_go_on_in_other_lanes(self, gpu: Backend) -> None:
@@ -448,9 +444,9 @@ class TestOnAGpu:
         then = [Attempt(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc") for arm in order]
         alone, several = self.trials(gpu, 1), self.trials(gpu, 4)
         for wanted in (first, then):
-            assert tried(several, wanted) == tried(alone, wanted)
+            assert several.run_all(wanted) == alone.run_all(wanted)
         scratch = self.trials(gpu, 2)
-        assert tried(scratch, then) == tried(self.trials(gpu, 3), then)
+        assert scratch.run_all(then) == self.trials(gpu, 3).run_all(then)
 
     @pytest.mark.parametrize("balance", ["none", "finetune"])
     @pytest.mark.parametrize("lr", [0.1, 1e30], ids=["after a good one", "after a diverged one"])

@@ -56,12 +56,6 @@ def test_a_batch_that_is_too_small_to_be_split_is_trained_whole_and_counts_once(
     assert [part.weight for part in parts] == [1.0, *[0.0] * 7]
 
 
-def test_pieces_of_work_are_done_once_and_in_order() -> None:
-    for count in range(12):
-        stretches = [seen_from(0, 5).stretch(count, rank) for rank in range(5)]
-        assert [place for start, stop in stretches for place in range(start, stop)] == list(range(count))
-
-
 def test_ranks_on_a_machine_with_too_few_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for found, advice in ((0, "device=cpu"), (1, "--nproc-per-node=1")):
         monkeypatch.setattr(torch.cuda, "device_count", lambda found=found: found)
