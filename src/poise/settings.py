@@ -249,10 +249,6 @@ class TrialSettings(Keys):
         """M₁ for a phase of M₂ epochs."""
         return min(ceiling(self.length * full), full if self.longest is None else self.longest)
 
-    def least_balancing(self, full: int) -> int:
-        """How many epochs the balanced fine-tuning of a trial has at least, for one of so many in the phase."""
-        return 0 if self.balance_length is None else ceiling(self.balance_length * full)
-
     def trainings(self, new_classes: int) -> int:
         """How many trainings over the images of a phase a trial is, where so many classes are new."""
         return 2 if self.environment == "both" and new_classes > 1 else 1 + self.horizon

@@ -211,7 +211,8 @@ def _opened(path: Path, kind: str) -> Iterator[Any]:
         refuse_run_folder(path)
     refuse_unreadable(path)
     try:
-        with safe_open(path, framework="pt") as file:
+        # By its handle: safetensors opens no path that is not UTF-8.
+        with path.open("rb") as plain, safe_open(f"/dev/fd/{plain.fileno()}", framework="pt") as file:
             yield file
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
