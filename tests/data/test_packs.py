@@ -18,7 +18,7 @@ import torch
 from PIL import Image
 
 from poise import Learner
-from poise.data import Augmentation, Decoder, Preprocessing, open_images, to_pixels
+from poise.data import Augmentation, Decoder, Preprocessing, open_images
 from poise.data.decode import LONGEST, content_of
 from poise.data.packing import Packing, read_classes
 from poise.data.packs import TEST, TRAIN, Pack, PackedStore
@@ -383,21 +383,6 @@ def test_a_saved_learner_goes_on_cropping_whole_images(folder: Path, tmp_path: P
     assert_same_model(learner, again)
 
 
-def test_what_is_learned_of_a_pack_is_its_training_part_and_scored_its_test_part(folder: Path, tmp_path: Path) -> None:
-    pack = make(folder, tmp_path / "some.pack", size=32)
-    learner = Learner("icarl", **OPTIONS).partial_fit(tmp_path / "some.pack")
-    assert list(learner.knowledge.classes) == ["ant", "bee", "cat"]
-    assert learner.shape_ == (3, 32, 32)
-    with pytest.raises(UserError, match="leave labels out"):
-        learner.partial_fit(tmp_path / "some.pack", [1] * 15)
-    found = learner.predict(str(tmp_path / "some.pack"))
-    assert (found == learner.predict(pack.store(TEST))).all()
-    assert learner.score(pack) == (found == np.array(pack.names(TEST))).mean()
-    shutil.rmtree(folder / "val")
-    whole = make(folder, tmp_path / "whole.pack", size=32)
-    assert len(learner.predict(whole)) == len(whole.labels(TRAIN)) == 15, "there is no other part"
-
-
 @pytest.mark.parametrize("square", [False, True])
 def test_a_pack_shows_what_its_folder_does(tmp_path: Path, square: bool) -> None:
     """Larger and smaller images, tall, wide, and longer than a pack keeps; a JPEG that is decoded at half its size."""
@@ -427,16 +412,3 @@ def test_a_learner_sees_of_a_pack_what_it_sees_of_the_files(folder: Path, tmp_pa
     assert float(apart.float().mean()) <= (0 if size == 16 else 12 if size < 16 else 3), "but for what packing rounds"
     assert isinstance(of_pack, PackedStore) is (size == 16), "what is not scaled is mapped"
     assert open_images(pack, decoder=Decoder((16, 16), 1, 16)).store.shape == (1, 16, 16), "as files are made grey"
-
-
-def test_a_learner_remembers_how_it_saw_images(folder: Path, tmp_path: Path) -> None:
-    pack = make(folder, tmp_path / "some.pack", size=16)
-    files = sorted((folder / "val").glob("*/*.png"))
-    learner = Learner("icarl", **OPTIONS).partial_fit(pack.store(TRAIN, 12), pack.labels(TRAIN))
-    learner.save(tmp_path / "model")
-    centres = learner.predict_proba(pack.store(TEST, 12))
-    for each in (learner, Learner.load(tmp_path / "model")):
-        assert np.array_equal(each.predict_proba(files), centres)
-        assert np.array_equal(each.predict_proba(pack), centres)
-    whole = Learner("icarl", image_size=12, **OPTIONS).partial_fit(pack)
-    assert np.array_equal(whole.predict_proba(files), whole.predict_proba(to_pixels(files, (12, 12))))

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from poise.errors import UserError
-from poise.runs import Plan, Run, RunFolder, make_plan, reopen
+from poise.runs import Plan, Run, RunFolder, reopen
 
 TAIL = "images_per_class=[40,5]"
 
@@ -60,10 +60,3 @@ def test_a_wrong_number_is_refused_before_anything_is_trained(plan: Callable[...
         plan("images_per_class=[5,40]")
     with pytest.raises(UserError, match="at least 1"):
         plan("images_per_class=0")
-
-
-def test_result_and_identity_of_other_runs_stay_as_they_were(plan: Callable[..., Plan]) -> None:
-    plain = plan()
-    assert plain.identity()["data"] == plain.source.fingerprint
-    assert plain.images()[0].origins.tolist() == plain.source.train().origins.tolist()
-    assert make_plan(plain.name, plain.recipe).sizes == {}

@@ -51,11 +51,6 @@ def test_the_compressed_network_is_examined_beside_the_one_that_predicts(plan: P
         assert point["accuracy_compressed"] == pytest.approx(100 * right / images, abs=1e-3)
 
 
-def test_other_methods_journal_what_they_always_did(reference: Path) -> None:
-    for event in read_journal(reference / "journal.jsonl"):
-        assert "hits_of_start" not in event
-
-
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_dry_run_describes_it(name: str, plan: Plans) -> None:
     assert "for model, teacher and momentum" in describe_plan(plan(*WORDS, name=name))
