@@ -22,6 +22,7 @@ from urllib.parse import quote, unquote
 from poise import store
 from poise.errors import UserError
 from poise.report.study import Style
+from poise.report.tables import Value
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,8 +52,6 @@ _STYLE: Final[Mapping[str, Any]] = {
     "text.parse_math": False,  # the name of a class may contain a dollar
     "svg.fonttype": "none",
 }
-
-Value = float | int | str | None
 
 
 @dataclass(frozen=True, eq=False)
