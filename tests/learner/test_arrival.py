@@ -234,3 +234,9 @@ def test_later_images_and_labels_must_be_like_the_first() -> None:
         learned.predict(IMAGES, classifier="auto")
     with pytest.raises(UserError, match="'refuse' or 'update'"):
         learned.partial_fit(IMAGES, LABELS, known="yes")
+
+
+def test_an_image_that_comes_under_two_labels_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:
+    images, labels = digits(0, 1, count=6)
+    learner().partial_fit(np.concatenate([images, images[:2]]), [*labels, 1, 1])
+    assert caplog.messages.count("2 images of class 1 came as class 0, too") == 1

@@ -31,6 +31,10 @@ def blank(count: int, side: int = 32) -> ImageSet:
     return ImageSet(pixels, torch.arange(count) % 2, torch.full((count,), -1))
 
 
+def coloured(images: np.ndarray[Any, np.dtype[np.uint8]], labels: list[int]) -> tuple[Any, list[int]]:
+    return np.stack([images, images // 2, 255 - images], axis=-1), labels
+
+
 def suited(images: ImageSet, **given: Any) -> Settings:
     settings = Settings.resolve(automatic=True, **given)
     return suit(settings, images, Runtime.of(settings, "cpu"))
@@ -166,20 +170,18 @@ def test_better_by_chance_is_not_surely_better() -> None:
     assert not surely_better(other, one, 0.0)
 
 
-def test_a_second_network_that_could_change_nothing_is_not_trained() -> None:
-    learner = Learner(epochs=20, policy="fixed", device="cpu", batch=8)
-    events = list(learner.fitting(*digits(0, 1, count=25)))
-    steps = [event for event in events if isinstance(event, Progress)]
-    judging = [step for step in steps if step.what == "augmentation"]
-    assert judging
-    assert all(step.done <= step.of / 2 for step in judging)
-    assert "judged on 10 held-out images" in chosen_in(iter(events)).line
-    assert learner.preprocessing_ is not None
-    assert learner.preprocessing_.augmentation.pad == 1
+def test_images_in_colour_are_judged_for_and_grey_ones_are_not() -> None:
+    for arrived, judged in ((digits(0, 1, count=25), False), (coloured(*digits(0, 1, count=25)), True)):
+        learner = Learner(epochs=20, policy="fixed", device="cpu", batch=8)
+        events = list(learner.fitting(*arrived))
+        assert any(isinstance(event, Progress) and event.what == "augmentation" for event in events) == judged
+        assert ("judged on 10 held-out images" in chosen_in(iter(events)).line) == judged
+        assert learner.preprocessing_ is not None
+        assert learner.preprocessing_.augmentation.pad == 1
 
 
 def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_bytes(tmp_path: Path) -> None:
-    images, labels = digits(0, 1, count=25)
+    images, labels = coloured(*digits(0, 1, count=25))
     once = state_bytes(Learner(epochs=2, policy="fixed", device="cpu").partial_fit(images, labels), tmp_path)
 
     def stop(event: Event) -> None:
@@ -196,7 +198,7 @@ def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_by
 
 
 def test_a_learner_saved_while_it_is_judged_for_judges_again(tmp_path: Path) -> None:
-    images, labels = digits(0, 1, count=25)
+    images, labels = coloured(*digits(0, 1, count=25))
     learner = Learner(epochs=2, policy="fixed", device="cpu")
     phase = iter(learner.fitting(images, labels))
     assert isinstance(next(phase), Progress)
@@ -263,11 +265,11 @@ def test_a_phase_that_fails_gives_the_choice_up() -> None:
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_very_few_images_are_learned_without_judging(count: int) -> None:
     learner = Learner(epochs=2, device="cpu", memory=2)
-    events = list(learner.fitting(*digits(0, 1, count=count)))
+    events = list(learner.fitting(*coloured(*digits(0, 1, count=count))))
     assert isinstance(events[0], DefaultsChosen)
     assert "too few" in events[0].line
-    learner.partial_fit(*digits(2, count=count))
-    assert len(learner.predict(digits(0, 1, 2, count=2)[0])) == 6
+    learner.partial_fit(*coloured(*digits(2, count=count)))
+    assert len(learner.predict(coloured(*digits(0, 1, 2, count=2))[0])) == 6
 
 
 def test_a_network_of_ones_own_is_named_so() -> None:

@@ -57,7 +57,7 @@ HELD_OUT: Final = 0.2  # of each class, to judge the augmentation by
 FEWEST_HELD_OUT: Final = 8  # images, below which nothing is judged
 MOST_IMAGES: Final = 2_000  # that take part in judging
 JUDGING_LENGTH: Final = 0.4  # of a judging training, as a share of a phase
-CLEARLY: Final = 2.0  # standard errors by which an augmentation must be worse to be left out
+CLEARLY: Final = 2.0  # standard errors by which mirroring must be worse to be left out
 
 
 class ChosenDefaults(NamedTuple):
@@ -132,7 +132,8 @@ def _choose_what_learns(settings: Settings, images: ImageSet, runtime: Runtime) 
     open_keys, chosen = frozenset(settings.automatic), dict[str, Any]()
     if {"policy", "space", "trials", "policy_options"} <= open_keys and settings.tune is None:
         chosen["policy"] = DEFAULT_POLICY if len(images) > FEW_IMAGES else UNTUNED
-    if {"method", "net"} <= open_keys and runtime.net is None and is_photo(images):
+    its_own = runtime.net is None and settings.net in (None, PHOTO_NET)
+    if "method" in open_keys and its_own and is_photo(images):
         chosen |= {"method": PHOTO_METHOD, "net": PHOTO_NET}
     if not chosen:
         return settings
@@ -182,35 +183,29 @@ def judge_augmentation(
 ) -> Generator[Event, None, tuple[Augmentation, str]]:
     """Whether images are shifted and mirrored in training, and the reason in a few words.
 
-    Two networks are trained on four fifths of each class, for two fifths of an untuned phase: one with shifts, one
-    without; the fifth that is left judges them. Shifts stay unless they are surely worse. Images in colour are mirrored
-    unless the first network knows surely fewer of the held-out ones once they are mirrored; grey ones, which may be
-    text, are not.
+    Shifts never lost on the development tasks, so all images are shifted. Grey ones, which may be text, are not
+    mirrored. Images in colour are, unless a network knows surely fewer of the held-out fifth once they are mirrored: it
+    is trained on the other four fifths of each class, for two fifths of an untuned phase.
     """
     suitable = suitable_augmentation(min(images.shape[1:]))
     if settings.made_method.freezes(0, given=is_given(settings, runtime)):
         return Augmentation(pad=0, flip=False), "nothing is trained"
+    grey = is_grey(images)
     if backbone_is_frozen(settings, images, runtime):
-        return Augmentation(pad=0, flip=not is_grey(images)), "nothing of the network is trained"
+        return Augmentation(pad=0, flip=not grey), "nothing of the network is trained"
+    if grey:
+        return replace(suitable, flip=False), "as suits grey images"
     training, held = split_for_judging(images, settings.seed)
     if len(held) < FEWEST_HELD_OUT or len(set(training.labels.tolist())) < 2:
-        return replace(suitable, flip=not is_grey(images)), "too few images to judge by"
-    hits: dict[tuple[int, bool], Tensor] = {}
-    for number, pad in enumerate((suitable.pad, 0), 1):
-        trainer = _judging_trainer(settings, training, runtime, replace(suitable, pad=pad, flip=False))
-        words = f"judging the augmentation, training {number} of 2"
-        for _ in trainer.run():
-            done = trainer.done + (number - 1) * trainer.planned
-            yield Progress(0, "augmentation", done, 2 * trainer.planned, words)
-        for mirrored in (False, True):
-            logits = trainer.context.evaluator.extract(trainer.model, held, mirrored=mirrored).logits
-            hits[pad, mirrored] = logits.argmax(dim=1).cpu() == held.labels
-        shifted = hits[suitable.pad, False]
-        if not surely_better(torch.ones_like(shifted), shifted):  # then no second network can be surely better
-            break
-    pad = 0 if surely_better(hits.get((0, False), shifted), shifted) else suitable.pad
-    flip = not is_grey(images) and not surely_better(shifted, hits[suitable.pad, True])
-    return replace(suitable, pad=pad, flip=flip), f"judged on {len(held)} held-out images"
+        return suitable, "too few images to judge by"
+    trainer = _judging_trainer(settings, training, runtime, replace(suitable, flip=False))
+    for _ in trainer.run():
+        yield Progress(0, "augmentation", trainer.done, trainer.planned, "judging whether to mirror")
+    plain, mirrored = (
+        trainer.context.evaluator.extract(trainer.model, held, mirrored=side).logits.argmax(dim=1).cpu() == held.labels
+        for side in (False, True)
+    )
+    return replace(suitable, flip=not surely_better(plain, mirrored)), f"judged on {len(held)} held-out images"
 
 
 def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kind: Augmentation) -> Trainer:

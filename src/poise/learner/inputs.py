@@ -28,6 +28,7 @@ from poise.errors import UserError, check_whole, shown
 from poise.learner.settings import Settings
 from poise.learner.state import Knowledge, Label
 from poise.methods import Growth
+from poise.words import counted
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +115,8 @@ def receive(
     store, plain = labelled_store(images, labels, settings, knowledge)
     digest = digest_images(store, plain)
     new = _new_classes(plain, knowledge.classes, known)
+    if origins is None:
+        _warn_of_two_labels(store, plain, knowledge)
     classes = (*knowledge.classes, *new)
     rows = {label: row for row, label in enumerate(classes)}
     settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
@@ -153,6 +156,25 @@ def _new_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) 
     if isinstance(plain[0], str):
         _warn_of_lookalikes(new, before)
     return new
+
+
+def _warn_of_two_labels(store: PixelStore, plain: Sequence[Label], knowledge: Knowledge) -> None:
+    """Say which images came under two labels, among the new and the kept ones; those that a file has are not read."""
+    if not store.in_memory:
+        return
+    seen = dict[bytes, Label]()
+    kept = knowledge.memory.exemplars if knowledge.memory is not None else None
+    if kept is not None and kept.store.in_memory:
+        rows = [knowledge.classes[row] for row in kept.labels.tolist()]
+        seen = dict(zip(image_digests(kept.store), rows, strict=True))
+    pairs = Counter(
+        (seen[digest], label)
+        for digest, label in zip(image_digests(store), plain, strict=True)
+        if seen.setdefault(digest, label) != label
+    )
+    for (other, label), count in pairs.most_common(1):
+        more = f", {counted(pairs.total() - count, 'other image')} likewise" if len(pairs) > 1 else ""
+        log.warning("%s of class %r came as class %r, too%s", counted(count, "image"), label, other, more)
 
 
 def _warn_of_lookalikes(new: Sequence[Label], before: Sequence[Label]) -> None:
