@@ -88,6 +88,7 @@ def test_written_keys_are_read_as_they_were(values: dict[str, Any]) -> None:
     assert again == keys
     assert again.trials.said() == keys.trials.said()
     assert RecipeKeys(**keys.changed()) == keys
+    assert keys.changed().keys() <= values.keys()
 
 
 def test_said_and_unsaid_keys_are_told_apart() -> None:

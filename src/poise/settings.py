@@ -122,7 +122,8 @@ class Keys(BaseModel):
 
     def changed(self) -> dict[str, Any]:
         """The keys that differ from their defaults."""
-        return {name: getattr(self, name) for name in self.model_dump(exclude_defaults=True)}
+        defaults = dict(type(self)())
+        return {name: value for name, value in dict(self).items() if value != defaults[name]}
 
     def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - a value of any key
         """These keys with some changes, checked together."""

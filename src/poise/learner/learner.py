@@ -866,6 +866,7 @@ class Learner:
         return self.settings.resolved_policy()
 
 
+# A misspelt parameter gets a suggestion; the constructor itself is made by `dataclass`.
 Learner.__init__ = suggesting(Learner.__init__)  # type: ignore[method-assign]
 
 
