@@ -219,12 +219,12 @@ def test_a_running_job_is_watched_until_it_is_finished(write: Write, tmp_path: P
     assert "going: finished" in said[2]
 
 
-def test_two_hundred_runs_make_a_light_page(write: Write, tmp_path: Path) -> None:
+def test_many_runs_make_a_light_page(write: Write, tmp_path: Path) -> None:
     hits = [[50 - place] * (place + 1) for place in range(8)]
-    for seed in range(20):
+    for seed in range(6):
         for method in ("lucir", "icarl", "lwf", "podnet", "aanets"):
             for policy in ("fixed", "online"):
                 write(f"many/{method}-{policy}-{seed}", hits, method=method, policy=policy, seed=seed, phases=8)
     path = gather([tmp_path / "many"]).write(tmp_path / "out")
-    assert path.stat().st_size < 5_000_000
-    assert len(Page(path).rows["t-runs"]) == 201
+    assert path.stat().st_size < 1_500_000
+    assert len(Page(path).rows["t-runs"]) == 61
