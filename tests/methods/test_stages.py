@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import math
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,30 +8,11 @@ from poise.errors import UserError
 from poise.methods import DER, Growth, Stage, make_method
 
 
-def rates(epochs: int, start: float = 0.1) -> list[float]:
-    return [Stage().rate(epoch, epochs, start) for epoch in range(epochs)]
-
-
-@pytest.mark.parametrize(("epochs", "first", "second"), [(160, 80, 120), (16, 8, 12), (90, 45, 68)])
-def test_the_rate_falls_tenfold_at_exactly_half_and_three_quarters(epochs: int, first: int, second: int) -> None:
-    expected = [0.1] * first + [0.01] * (second - first) + [0.001] * (epochs - second)
-    assert rates(epochs) == pytest.approx(expected)
-
-
 @given(st.integers(1, 300), st.floats(0.01, 1))
 def test_a_stage_is_never_empty_and_scales_with_the_phase(epochs: int, share: float) -> None:
     length = Stage(share=share).epochs(epochs)
     assert 1 <= length <= epochs
     assert length >= share * epochs
-
-
-@given(st.integers(1, 300), st.floats(0.01, 1))
-def test_a_cosine_falls_from_the_full_rate_almost_to_zero(epochs: int, start: float) -> None:
-    all_rates = [Stage(milestones=(), cosine=True).rate(epoch, epochs, start) for epoch in range(epochs)]
-    assert all_rates == pytest.approx([start / 2 * (1 + math.cos(math.pi * e / epochs)) for e in range(epochs)])
-    assert all_rates[0] == start
-    assert all_rates == sorted(all_rates, reverse=True)
-    assert all_rates[-1] > 0
 
 
 def test_ders_plain_first_phase_has_200_epochs_and_three_milestones() -> None:

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from poise.nets import build_backbone, resnet
-from poise.nets.resnet import BatchNorm, Block
+from poise.nets.resnet import BatchNorm
 from poise.training import make_backend
 
 EPS, MOMENTUM = 1e-5, 0.1
@@ -74,12 +74,6 @@ class TestOnACpu:
         assert norm.running_mean is not None
         assert plain.running_mean is not None
         assert torch.equal(norm.running_mean, plain.running_mean)
-
-    def test_a_block_is_what_it_says(self) -> None:
-        block = Block(4, 8, 2, relu=True, project=True).train()
-        x = drawn(3, 4, 6, 6, seed=0, device="cpu")
-        inner = torch.relu(block.bn1(block.conv1(x)))
-        assert torch.equal(block(x), torch.relu(block.bn2(block.conv2(inner)) + block.shortcut(x)))
 
 
 class TestWhichKernels:

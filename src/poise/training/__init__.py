@@ -15,7 +15,6 @@ from poise.training.context import (
     measure_means,
 )
 from poise.training.device import (
-    PRECISIONS,
     Backend,
     Switches,
     changed_switches,
@@ -53,7 +52,6 @@ from poise.training.trainer import Trainer
 __all__ = [
     "ALONE",
     "NCM_TEMPERATURE",
-    "PRECISIONS",
     "ActionDecided",
     "Backend",
     "Bench",
