@@ -212,9 +212,8 @@ def tuned_space(
     optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
     more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
     base = Action(**own, **more).replace(**changes)
-    kinds = check_tuned(tune)
     apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
-    if tuned and apart and (kinds is None or "classifier" in kinds):
+    if tuned and apart and (tune is None or "classifier" in tune):
         base = base.replace(classifier="auto")
     return make_space(known if tuned else {}, base, tune, choices)
 

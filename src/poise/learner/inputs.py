@@ -33,8 +33,6 @@ from poise.words import counted
 log = logging.getLogger(__name__)
 
 _NAMED: Final = 10  # unknown classes in a warning
-_SMALLEST_LABEL: Final = -(2**63)
-_LARGEST_LABEL: Final = 2**63 - 1
 
 
 class Column(Protocol):
@@ -258,9 +256,8 @@ def share_right(
 
 def warn_of_unknown(wanted: Sequence[Label], classes: Sequence[Label]) -> None:
     """Say how many images are of classes that a learner cannot predict, because it does not know them."""
-    unknown = Counter(wanted)
-    for label in classes:
-        unknown.pop(label, None)
+    known = set(classes)
+    unknown = Counter(label for label in wanted if label not in known)
     if unknown:
         log.warning(
             "%d of %d images count as wrong, because this learner does not know their classes (%s)",
@@ -299,7 +296,7 @@ def plain_label(value: Any) -> Label:  # noqa: ANN401 - checked here
     if isinstance(value, str):
         return str.__str__(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        if not _SMALLEST_LABEL <= value <= _LARGEST_LABEL:
+        if not -(2**63) <= value < 2**63:
             raise UserError(
                 f"label {shown(value)} does not fit into 64 bits with a sign; use smaller numbers, or strings"
             )
