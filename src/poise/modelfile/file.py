@@ -24,7 +24,6 @@ from poise.errors import (
     BadImages,
     Damaged,
     OtherImages,
-    OutOfMemory,
     RunFailed,
     UnreadFile,
     UserError,
@@ -34,7 +33,7 @@ from poise.errors import (
 from poise.learner import Images, Learner, LearnerState, Settings, save_state, warn_of_short_phase
 from poise.modelfile.info import LearnerSummary
 from poise.progress import watch_phase
-from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, stopping
+from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
 from poise.training import Event, PhaseDone, Progress
 
 log = logging.getLogger(__name__)
@@ -163,7 +162,8 @@ class ModelFile:
             Settings.resolve(automatic=True, **lesson.parameters)  # a mistake in them is told before a folder is read
         store.refuse_run_folder(self._file)
         store.refuse_bad_place(self._file)
-        with self._locked(), _explain_memory():
+        again = "give the same command again, or begin a new learner with a smaller --batch or --image-size"
+        with self._locked(), explaining_memory(again):
             images, began, saved = open_images(lesson.folder), self._digest(), self._read_pending(lesson)
             if (learner := self._find_finished(lesson, images, saved, began, say)) is not None:
                 return learner
@@ -407,14 +407,3 @@ def typed_option(name: str) -> str:
     '--image-size'
     """
     return f"--{name.replace('_', '-')}"
-
-
-@contextmanager
-def _explain_memory() -> Iterator[None]:
-    try:
-        yield
-    except torch.cuda.OutOfMemoryError as error:
-        raise OutOfMemory(
-            "out of GPU memory; free some and give the same command again, "
-            "or begin a new learner with a smaller --batch or --image-size"
-        ) from error

@@ -11,7 +11,6 @@ import torch
 
 from poise import __version__
 from poise.data import ImageSet
-from poise.errors import OutOfMemory
 from poise.learner import Learner, LearnerState
 from poise.runs.examiner import Examiner
 from poise.runs.findings import Findings
@@ -20,6 +19,7 @@ from poise.runs.machine import source_digest
 from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin
 from poise.runs.run import Opened, Run
+from poise.runs.stopping import explaining_memory
 from poise.training import World
 
 
@@ -41,10 +41,8 @@ class Follower(Run):
 
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
-        try:
+        with explaining_memory("give the command again, or start again with a smaller batch"):
             yield
-        except torch.cuda.OutOfMemoryError as error:
-            raise OutOfMemory("out of GPU memory; free some, or start again with a smaller batch") from error
 
     def _open_images(self) -> tuple[ImageSet, Examiner]:
         return self.plan.training_images(), _NoExaminer()

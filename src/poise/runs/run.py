@@ -15,7 +15,7 @@ import torch
 
 from poise import store
 from poise.data import ImageSet
-from poise.errors import Damaged, OutOfMemory, UserError, reading
+from poise.errors import Damaged, UserError, reading
 from poise.learner import Learner, LearnerState, save_state
 from poise.nets import named_info
 from poise.runs.examiner import Examiner
@@ -26,7 +26,7 @@ from poise.runs.observers import JournalObserver, Observer
 from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
-from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, stopping
+from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
 from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, WaitingExecutor, Work, World
 from poise.tuning import Reward
 
@@ -135,16 +135,11 @@ class Run:
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""
-        with self.folder.locked(), self.folder.writing(), ExitStack() as stack:
+        again = f"'poise resume {self.folder.path}', or start again with a smaller batch or image_size"
+        with self.folder.locked(), self.folder.writing(), explaining_memory(again), ExitStack() as stack:
             for observer in self._watching:
                 stack.callback(observer.close)
-            try:
-                yield
-            except torch.cuda.OutOfMemoryError as error:
-                raise OutOfMemory(
-                    f"out of GPU memory; free some and 'poise resume {self.folder.path}', "
-                    "or start again with a smaller batch or image_size"
-                ) from error
+            yield
 
     @cached_property
     def _watching(self) -> Sequence[Observer]:

@@ -13,7 +13,7 @@ from types import FrameType
 
 import torch
 
-from poise.errors import Interrupted
+from poise.errors import Interrupted, OutOfMemory
 from poise.training import (
     Event,
     Progress,
@@ -133,6 +133,15 @@ class CheckpointClock:
     def restart(self) -> None:
         """One was written."""
         self._written = time.monotonic()
+
+
+@contextmanager
+def explaining_memory(again: str) -> Iterator[None]:
+    """Running out of GPU memory is one line that says how to go on."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise OutOfMemory(f"out of GPU memory; free some and {again}") from error
 
 
 @contextmanager
