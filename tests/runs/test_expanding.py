@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from poise.journal import read_journal
-from poise.runs import Plan, Run, RunFolder, describe_plan, reopen
+from poise.runs import Plan, Run, RunFolder, reopen
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]
@@ -49,8 +49,3 @@ def test_the_compressed_network_is_examined_beside_the_one_that_predicts(plan: P
     for point, exam in zip(later, exams[1:], strict=True):
         right, images = sum(exam["hits_of_start"]["compressed"]), sum(exam["images"])
         assert point["accuracy_compressed"] == pytest.approx(100 * right / images, abs=1e-3)
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_dry_run_describes_it(name: str, plan: Plans) -> None:
-    assert "for model, teacher and momentum" in describe_plan(plan(*WORDS, name=name))

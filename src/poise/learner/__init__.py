@@ -8,7 +8,6 @@ phases, `extras` rejecting and export.
 from poise.learner.defaults import suit, warn_of_short_phase
 from poise.learner.inputs import Images, Labels
 from poise.learner.learner import Learner
-from poise.learner.networks import build_model
 from poise.learner.phase import planned_work
 from poise.learner.settings import KEYS, Runtime, Settings
 from poise.learner.state import Knowledge, Label, LearnerState, Lookup, SavedLearner, save_state
@@ -27,7 +26,6 @@ __all__ = [
     "Runtime",
     "SavedLearner",
     "Settings",
-    "build_model",
     "planned_work",
     "save_state",
     "suit",

@@ -1,16 +1,15 @@
-"""What a run would do: phases, trials, memory and disk, counted without training anything."""
+"""What a run would do: phases, trials and images, counted without training anything."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from poise.data import ImageSet
-from poise.learner import Learner, build_model
 from poise.runs.plan import Plan, images_by_origin, read_start
 
 
 def describe_plan(plan: Plan) -> str:
-    """Phases with their trials, the default action, and the sizes of images and networks, as text."""
+    """Phases with their trials, the default action, and the bytes of the images, as text."""
     recipe, stream = plan.recipe, plan.stream
     train, _ = plan.images()
     refuse_early(plan, train)
@@ -34,13 +33,10 @@ def describe_plan(plan: Plan) -> str:
         trials = plan.settings.tuner.plan(phase).trials
         lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}  {trials:>6}")
     largest = train.store.nbytes * max(kept + new for kept, new in held) // max(len(train), 1)
-    model = _model_bytes(learner, train.of_labels(stream.classes), len(stream))
     where = "" if train.store.in_memory else ", which stay in the pack"
     lines += [
         "",
-        f"memory  {_size(train.store.nbytes)} of images{where}, {_size(largest)} of them in the largest phase; "
-        f"{_size(8 * model)} for model, teacher and momentum",
-        f"disk    about {_size(10 * model + 2**20)} (two checkpoints, two models, the journal)",
+        f"memory  {_size(train.store.nbytes)} of images{where}, {_size(largest)} of them in the largest phase",
     ]
     return "\n".join(lines)
 
@@ -53,15 +49,6 @@ def refuse_early(plan: Plan, train: ImageSet, *, reads: bool = True) -> None:
     plan.settings.kind.check_first_phase(len(plan.stream[0]))
     if reads and plan.recipe.start is not None and plan.source.is_here:
         read_start(Path(plan.recipe.start), plan.settings, plan.identity(), images_by_origin(train))
-
-
-def _model_bytes(learner: Learner, images: ImageSet, phases: int) -> int:
-    """The size of the network after the last phase, and of its head, which for some methods is larger."""
-    network = build_model(learner.settings, images.shape, grown=((1, 1),) * (phases - 1))
-    some = images.first_of_each_label(1)
-    phase = learner.phase_of(some, some.labels)
-    head = phase.context.grow_model(phase.material.arrived).head
-    return sum(value.nbytes for part in (network, head) for value in part.state_dict().values())
 
 
 def _size(count: float) -> str:
