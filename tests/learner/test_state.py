@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from poise import Augmentation, Learner
 from poise.data import Budget
@@ -253,3 +253,21 @@ def test_a_file_with_training_images_is_said_to_have_them(tmp_path: Path, caplog
     assert caplog.messages[-1].endswith(
         "model contains 2 training images; in Python, save(memory=False) leaves them out"
     )
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_kept_photos_are_stored_smaller_and_come_back_to_the_bit(channels: int, tmp_path: Path) -> None:
+    smooth = np.add.outer(np.arange(60), np.arange(50))[None, :, :, None] + np.arange(8)[:, None, None, None]
+    images = np.repeat(smooth, channels, axis=3).astype(np.uint8)
+    images[..., 0] ^= 1
+    labels = [0, 1] * 4
+    net = nn.Sequential(nn.Conv2d(channels, 4, 5), nn.AdaptiveAvgPool2d(2), nn.Flatten()).requires_grad_(False).eval()
+    made = learner(method="simplecil", net=net).partial_fit(images, labels)
+    made.save(tmp_path / "model")
+    assert (tmp_path / "model").stat().st_size < images.nbytes
+    again = Learner.load(tmp_path / "model", net=net)
+    assert made.memory_ is not None
+    assert again.memory_ is not None
+    assert torch.equal(again.memory_.exemplars.pixels, made.memory_.exemplars.pixels)
+    again.save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "model").read_bytes()

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from poise.data.sources.layout import UNREADABLE
 from poise.data.stores import free_memory
-from poise.errors import BadImages, UnreadFile, UserError
+from poise.errors import BadImages, Malformed, UnreadFile, UserError
 
 #: What an image file may be, whatever its name says. Pillow knows more, and starts another program for some (EPS).
 FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")
@@ -276,3 +276,34 @@ def _to_eight_bit(image: Image.Image) -> Image.Image:
     if wide or image.mode.startswith("I;16"):
         return Image.fromarray((np.asarray(image) // 256).astype(np.uint8))
     return image
+
+
+# Kept images in a learner's file --------------------------------------------------------------------------------------
+
+
+def compress(pixels: Tensor) -> dict[str, Tensor]:
+    """Images [N, 1 or 3, H, W] as WebP files without loss, one after the other, and the length of each."""
+    files = list[bytes]()
+    for image in pixels.cpu():
+        file = BytesIO()
+        colours = image.expand(3, -1, -1).permute(1, 2, 0).contiguous().numpy()
+        Image.fromarray(colours).save(file, "WEBP", lossless=True, quality=0, method=0)
+        files.append(file.getvalue())
+    whole = torch.frombuffer(bytearray(b"".join(files)), dtype=torch.uint8)
+    return {"files": whole, "lengths": torch.tensor([len(data) for data in files])}
+
+
+def decompress(files: Tensor, lengths: Tensor, shape: tuple[int, int, int]) -> Tensor:
+    """The images that `compress` was given."""
+    channels, height, width = shape
+    found = torch.empty(len(lengths), *shape, dtype=torch.uint8)
+    try:
+        for place, data in enumerate(torch.split(files, lengths.tolist())):
+            with Image.open(BytesIO(data.numpy().tobytes()), formats=["WEBP"]) as image:
+                if image.size != (width, height):
+                    raise Malformed("is not as poise writes it: its kept images have another size")
+                colours = torch.from_numpy(np.array(image.convert("RGB")))
+            found[place] = colours.permute(2, 0, 1)[:channels]
+    except (OSError, RuntimeError) as error:
+        raise Malformed("is not as poise writes it: its kept images cannot be read") from error
+    return found

@@ -27,6 +27,7 @@ from torch import Tensor, nn
 from poise import __version__, store
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
+from poise.data.decode import compress, decompress
 from poise.errors import Malformed, PoiseError, UserError, first_line, not_learned, reading
 from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
@@ -46,6 +47,9 @@ from poise.words import counted
 log = logging.getLogger(__name__)
 
 Label = int | str
+
+#: The side from which on kept images are stored compressed, without loss: smaller ones gain little.
+COMPRESSED_SIDE: Final = 48
 
 Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor | PixelStore]  # from origins to images
@@ -367,15 +371,19 @@ def save_state(state: LearnerState, path: Path, *, memory: bool, begun: bool = F
 
 
 def _pixels_of(store: PixelStore, preprocessing: Preprocessing | None) -> Tensors:
-    """The images as networks see them; all of each, one after the other, where they are larger and are cropped anew."""
+    """The images as networks see them; all of each where they are larger and are cropped anew."""
     if store.is_even or preprocessing is None or not preprocessing.augmentation.resized:
-        return {"pixels": store.all()}
+        pixels = store.all()
+        pays = min(store.shape[1:]) >= COMPRESSED_SIDE and store.shape[0] in (1, 3) and len(pixels)
+        return compress(pixels) if pays else {"pixels": pixels}
     whole = store.loaded(torch.arange(len(store), device="cpu"))
     return {"pixels": whole.rows().flat, "sizes": whole.sizes}
 
 
 def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None, shape: Shape | None) -> ImageSet:
     pixels: Tensor | PixelStore | None = stored.get("pixels")
+    if "files" in stored and shape is not None:
+        pixels = decompress(stored["files"], stored["lengths"], shape)
     if isinstance(pixels, Tensor) and "sizes" in stored and shape is not None:
         pixels = FlatStore(pixels, in_a_row(stored["sizes"], shape[0])[0], stored["sizes"], shape)
     if pixels is None:
