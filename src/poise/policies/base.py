@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,8 +91,7 @@ class Outcome:
     diverged: bool = False
 
     def __post_init__(self) -> None:
-        values = (self.reward, *self.per_class)
-        if not (min(values) >= 0 and max(values) <= 1) or math.isnan(sum(values)):
+        if not all(0 <= value <= 1 for value in (self.reward, *self.per_class)):
             raise ValueError(f"rewards lie in [0, 1]: {self}")
         if self.diverged and self.reward != 0:
             raise ValueError(f"a diverged trial has reward 0: {self}")

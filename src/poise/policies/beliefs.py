@@ -111,8 +111,7 @@ class Informed(Belief):
         self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
         self._sums, self.counts = np.zeros(self.arms), np.zeros(self.arms)  # of gains, and of validated classes
         self._prior = np.zeros(self.arms)
-        space = setup.space
-        self._prior[space.default if space.favourite is None else space.favourite] = head_start
+        self._prior[setup.space.default if setup.space.favourite is None else setup.space.favourite] = head_start
         self._tried = np.zeros(self.arms, dtype=bool)  # in this phase
         self.phases = 0  # that something was learned in
 
