@@ -325,16 +325,6 @@ def test_choices_that_change_nothing_leave_all_but_the_hole() -> None:
     assert torch.equal(chain.training(pixels, augmentation.neutral(4)), chain.plain(pixels))
 
 
-def test_the_hole_is_black_before_normalisation() -> None:
-    augmentation = Augmentation(pad=0, flip=False, cutout=1.0)
-    chain = Preprocessing((0.3,), (0.1,), augmentation)
-    draws = augmentation.neutral(1)
-    assert draws.holes is not None
-    draws.holes.fill_(0.5)
-    found = chain.training(torch.full((1, 1, 4, 4), 255, dtype=torch.uint8), draws)
-    torch.testing.assert_close(found, torch.full((1, 1, 4, 4), -3.0))
-
-
 def test_json_says_only_what_is_on() -> None:
     assert Augmentation(2, flip=False, brightness=0.25).as_json() == {"pad": 2, "flip": False, "brightness": 0.25}
 

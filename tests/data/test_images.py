@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 import torch
 from torch import Tensor
@@ -64,11 +62,6 @@ def test_joined_refuses_nothing_and_different_shapes(sets: list[ImageSet]) -> No
 def test_to_another_device_moves_all_three() -> None:
     moved = images([1, 2]).to("meta")
     assert {moved.pixels.device.type, moved.labels.device.type, moved.origins.device.type} == {"meta"}
-
-
-def test_an_image_set_is_frozen() -> None:
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        images([1]).labels = torch.tensor([2])  # type: ignore[misc]
 
 
 PIXELS = torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
