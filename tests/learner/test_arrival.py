@@ -233,7 +233,7 @@ def test_later_images_and_labels_must_be_like_the_first() -> None:
     with pytest.raises(UserError, match="use fc or ncm"):
         learned.predict(IMAGES, classifier="auto")
     with pytest.raises(UserError, match="'refuse' or 'update'"):
-        learned.partial_fit(IMAGES, LABELS, known="yes")
+        learned.partial_fit(IMAGES, LABELS, known="yes")  # type: ignore[arg-type]
 
 
 def test_an_image_that_comes_under_two_labels_is_said_aloud(caplog: pytest.LogCaptureFixture) -> None:

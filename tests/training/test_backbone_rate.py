@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -40,7 +40,7 @@ def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
-def test_a_ratio_of_one_changes_nothing(optimiser: str, arriving: list[ImageSet]) -> None:
+def test_a_ratio_of_one_changes_nothing(optimiser: Literal["sgd", "adamw"], arriving: list[ImageSet]) -> None:
     tensors = []
     for action in ({}, {"backbone_rate": 1}):
         learner = Learner("lucir", action=action, optimiser=optimiser, **SETTINGS)

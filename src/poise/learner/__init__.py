@@ -6,7 +6,7 @@ phases, `extras` rejecting and export.
 """
 
 from poise.learner.defaults import suit, warn_of_short_phase
-from poise.learner.inputs import Images, Labels
+from poise.learner.inputs import Images, Known, Labels
 from poise.learner.learner import Learner
 from poise.learner.phase import planned_work
 from poise.learner.settings import KEYS, Runtime, Settings
@@ -18,6 +18,7 @@ __all__ = [
     "Exemplar",
     "Images",
     "Knowledge",
+    "Known",
     "Label",
     "Labels",
     "Learner",

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeAlias
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
 import torch
@@ -57,6 +57,9 @@ Images: TypeAlias = (
     | Pack
 )
 
+#: What becomes of new images of known classes.
+Known = Literal["refuse", "update"]
+
 
 @dataclass(frozen=True)
 class NewPhase:
@@ -89,7 +92,7 @@ def receive(
     settings: Settings,
     knowledge: Knowledge,
     *,
-    known: str = "refuse",
+    known: Known = "refuse",
     origins: Tensor | None = None,
     action: Mapping[str, AxisValue] | None = None,
     next_images: int | None = None,

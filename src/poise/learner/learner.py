@@ -11,7 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import wraps
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from poise.learner import extras, upkeep
 from poise.learner.defaults import choose_defaults, warn_of_short_phase
 from poise.learner.inputs import (
     Images,
+    Known,
     Labels,
     NewPhase,
     digest_images,
@@ -163,8 +164,8 @@ class Learner:
     batch: int | None = None
     momentum: float | None = None
     weight_decay: float | None = None
-    optimiser: str | None = None
-    decay: str | None = None
+    optimiser: Literal["sgd", "adamw"] | None = None
+    decay: Literal["steps", "cosine"] | None = None
     warmup: float | None = None
     action: Mapping[str, AxisValue] | None = None
     first_lr: float | None = None
@@ -178,7 +179,7 @@ class Learner:
     preprocessing: Preprocessing | None = None
     augmentation: Augmentation | None = None
     device: str = "auto"
-    precision: str = "auto"
+    precision: Literal["auto", "fp32", "tf32", "bf16"] = "auto"
     deterministic: bool = False
     seed: int = 0
     executor: Executor | None = None
@@ -199,7 +200,7 @@ class Learner:
 
     @public
     def partial_fit(
-        self, images: Images, labels: Labels | None = None, *, known: str = "refuse", next_images: int | None = None
+        self, images: Images, labels: Labels | None = None, *, known: Known = "refuse", next_images: int | None = None
     ) -> Self:
         """Learn one phase: new classes with their images. The learner is unchanged if this fails.
 
@@ -234,7 +235,7 @@ class Learner:
         images: Images,
         labels: Labels | None = None,
         *,
-        known: str = "refuse",
+        known: Known = "refuse",
         origins: Tensor | None = None,
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,

@@ -30,7 +30,7 @@ from poise.errors import (
     reading,
     shown,
 )
-from poise.learner import Images, Learner, LearnerState, Settings, save_state, warn_of_short_phase
+from poise.learner import Images, Known, Learner, LearnerState, Settings, save_state, warn_of_short_phase
 from poise.modelfile.info import LearnerSummary
 from poise.progress import watch_phase
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
@@ -233,7 +233,7 @@ class ModelFile:
         known = sorted(set(images.names) & set(learner.knowledge.classes))
         if known and not lesson.update and saved is None and learner.memory_ is not None:
             raise UserError(f"class '{known[0]}' is known already; --update trains on new images of known classes")
-        update = "update" if lesson.update or saved is not None else "refuse"  # other images are told as such
+        update: Known = "update" if lesson.update or saved is not None else "refuse"  # other images are told as such
         try:
             events = read_images(partial(learner.fitting, known=update), lesson, images, say)
         except OtherImages as error:

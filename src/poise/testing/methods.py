@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from poise import draws
 from poise.actions import Action, is_weight
 from poise.data import ALL_IMAGES
-from poise.learner import Images, Labels, Learner
+from poise.learner import Images, Known, Labels, Learner
 from poise.methods import Growth, GrowthInputs, Method, make_method
 from poise.nets import Model, torch_generator
 
@@ -39,7 +39,7 @@ def check_resuming(
     labels: Labels,
     *,
     stops: int = 3,
-    known: str = "refuse",
+    known: Known = "refuse",
     net: nn.Module | None = None,
 ) -> None:
     """Stop a learner at a few drawn events of a phase, save it, load it, go on: the bytes are those without a stop.
