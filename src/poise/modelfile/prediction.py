@@ -216,7 +216,7 @@ def set_reject(learner: Learner, word: str) -> None:
     try:
         learner.calibrate_reject(float(word))
     except (UserError, ValueError) as error:
-        reason = str(error) if isinstance(error, UserError) else "this is no number"
+        reason = str(error).partition("; give")[0] if isinstance(error, UserError) else "this is no number"
         raise UserError(f"--reject {word}: {reason}; give a share, such as 0.05, or '{SAVED}'") from error
 
 
