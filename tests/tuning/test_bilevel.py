@@ -140,7 +140,7 @@ class Clamped(Lucir):
 @pytest.mark.parametrize(
     ("method", "adjustment"),
     [(Lucir(), 0.0), (Lucir(), 1.0), (LwF(), 1.0), (PODNet(), 0.0), (AANets(), 1.0), (Clamped(), 0.0)],
-    ids=str,
+    ids=lambda value: getattr(value, "name", str(value)),
 )
 def test_the_unrolled_training_is_the_trainers(
     method: Method, adjustment: float, cpu: Backend, parts: Environment
