@@ -271,8 +271,8 @@ def is_grey(images: ImageSet) -> bool:
 
 def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, reason: str) -> str:
     """What was chosen, in one line."""
-    schedule, (channels, height, width) = settings.schedule, images.shape
-    seen = f"for {len(images)} images of {width}×{height} pixels{' in colour' if channels == 3 else ''}: "
+    schedule, (_, height, width) = settings.schedule, images.shape
+    seen = f"for {len(images)} images of {width}×{height} pixels: "
     if settings.method == PHOTO_METHOD and settings.net == PHOTO_NET:
         return (
             f"{seen}photos, so net {settings.net} (trained on ImageNet-1k, frozen) and method {settings.method}; "
