@@ -5,7 +5,8 @@ r"""Words for `Learner` on the choosing tasks of `own_images.py`: how its defaul
 
 Each line of the file is one run: the task, the seed, what `Learner` was given beside memory, seed and device, and the
 accuracy in percent of both classifiers on training images that were set aside. What is in the file is not run again.
-`"net": [[blocks], [widths]]` is a small ResNet of that shape; `"augmentation": [pad, flip]` shifts and mirrors.
+`"net": [[blocks], [widths]]` is a small ResNet of that shape; `"augmentation": [pad, flip]` shifts and mirrors;
+`"more": {"cutout": 0.5}` adds to the augmentation that is chosen.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ import os
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -47,7 +50,8 @@ def run_words(task: Task, seed: int, words: dict[str, Any] | None, folder: Path)
 
 def _learner(task: Task, seed: int, words: dict[str, Any]) -> Any:  # noqa: ANN401 - imported late: the loop needs none
     from poise import Learner
-    from poise.data import Augmentation
+    from poise.data import Augmentation, suitable_augmentation
+    from poise.learner.defaults import judge_augmentation
     from poise.nets.model import BACKBONES
     from poise.nets.resnet import cifar_resnet
 
@@ -56,6 +60,10 @@ def _learner(task: Task, seed: int, words: dict[str, Any]) -> Any:  # noqa: ANN4
         blocks, widths = map(tuple, given["net"])
         BACKBONES["chosen"] = lambda variant, channels: cifar_resnet(variant, channels, blocks, widths)
         given["net"] = "chosen"
+    if "more" in given:
+        more = given.pop("more")
+        chosen = mock.patch(f"{judge_augmentation.__module__}.suitable_augmentation")
+        chosen.start().side_effect = lambda side: replace(suitable_augmentation(side), **more)
     if "augmentation" in given:
         pad, flip = given["augmentation"]
         given["augmentation"] = Augmentation(pad=pad, flip=flip)
