@@ -471,7 +471,7 @@ def compare(rows: Sequence[Row], entry: str) -> Comparison | None:
         both[0],
         float(np.mean([*fixed.values()])),
         difference.mean,
-        difference.deviation / math.sqrt(difference.count),
+        math.nan if difference.deviation is None else difference.deviation / math.sqrt(difference.count),
         difference.count,
         best,
         distance,

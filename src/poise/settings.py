@@ -526,6 +526,15 @@ def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str
             yield f"{prefix}{name}", value
 
 
+def said_keys(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested values flattened, without the keys that hold nothing: one that was not given counts like one left empty.
+
+    >>> said_keys({"memory": {"per_class": 20, "total": None}, "options": {}, "policy_options": {"every": None}})
+    {'memory.per_class': 20}
+    """
+    return {name: value for name, value in flat_keys(values) if value not in (None, {}, [])}
+
+
 # What is wrong with a value ------------------------------------------------------------------------------------------
 
 

@@ -15,8 +15,8 @@ from matplotlib.figure import Figure as Drawing
 from PIL import Image
 
 from poise import store
-from poise.report import Figure, Study, make_figures
-from poise.report.draw import GREY, for_file, for_page
+from poise.report import Figure, Study, gather, make_figures
+from poise.report.draw import GREY, for_page
 from poise.report.figures import gains_figure
 
 from .conftest import Write
@@ -26,7 +26,7 @@ SINGLE = ("rewards", "classes", "matrix", "confusion")
 
 @pytest.fixture
 def many(pairs: Path) -> dict[str, Figure]:
-    return {figure.name: figure for figure in make_figures(Study.of([pairs]))}
+    return {figure.name: figure for figure in make_figures(gather([pairs]))}
 
 
 def painted(figure: Figure, panel: int = 0) -> Drawing:
@@ -91,13 +91,13 @@ def test_all_accuracy_matrices_share_one_scale(many: dict[str, Figure]) -> None:
 
 
 def test_gains_are_coloured_only_where_they_are_certain(pairs: Path, write: Write) -> None:
-    figure = gains_figure(Study.of([pairs]))
+    figure = gains_figure(gather([pairs]))
     assert figure is not None
     assert {row["row"]: row["verdict"] for row in figure.data} == {
         "lucir, online, TFH 3": "open",
         "lucir, online, TFS 3": "gain",
     }
-    assert gains_figure(Study.of([write("alone")])) is None
+    assert gains_figure(gather([write("alone")])) is None
 
 
 def test_on_the_page_text_is_text_grey_is_the_themes_and_points_say_their_values(many: dict[str, Figure]) -> None:
@@ -111,7 +111,7 @@ def test_on_the_page_text_is_text_grey_is_the_themes_and_points_say_their_values
     assert not re.search(r"<a |xlink:href=\"(?!#)|<metadata|<\?xml", page)
     ids = [*re.findall(r' id="([^"]+)"', for_page(first) + page)]
     assert len(ids) == len(set(ids)), "several drawings stand in one page"
-    root = ElementTree.fromstring(for_file(second))
+    root = ElementTree.fromstring(second)
     assert {each.tag.rpartition("}")[2] for each in root.iter()}.isdisjoint({"a", "script", "metadata"})
 
 
@@ -131,7 +131,7 @@ def test_names_are_never_cut(write: Write) -> None:
     paths = [folder, write("other", options={"a_rather_long_name": [1, 2, 3], "another_long_name": "a long value"})]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for figure in make_figures(Study.of(paths)):
+        for figure in make_figures(gather(paths)):
             for panel, svg in zip(figure.panels, figure.svgs(), strict=True):
                 assert "<script" not in svg
                 assert all(len(line) < 14 * panel.size[0] for line in re.findall(r">([^<]*)</text>", svg))

@@ -19,7 +19,7 @@ import pytest
 from poise import store
 from poise.errors import UserError
 from poise.journal import Journal
-from poise.report import Study, gather, watch
+from poise.report import gather, watch
 from poise.report.tables import make_tables
 from poise.words import json_line, printable
 
@@ -169,7 +169,7 @@ def test_whatever_a_run_folder_says_is_only_shown(text: str, write: Write, tmp_p
 
 def test_markdown_cells_stay_in_their_cells(write: Write) -> None:
     folder = poison(write("run"), "a | b\n| c | <script> [x](javascript:x) \\")
-    for table in make_tables(Study.of([folder])):
+    for table in make_tables(gather([folder])):
         lines = [line for line in table.markdown().splitlines() if line.startswith("|")]
         assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines}) == 1, table.name
         assert "<script" not in table.markdown()

@@ -179,7 +179,7 @@ def test_a_result_without_a_digest_is_shown_as_unverified(write: Write) -> None:
     report = gather([write("signed", seed=1), folder])
     assert read_run(folder).state == "finished, unverified"
     assert "unverified: no digest by which a change could be seen (plain)" in report.text()
-    assert len(report.study.rows) == 1, "it is compared like the others"
+    assert len(report.rows) == 1, "it is compared like the others"
 
 
 def test_a_result_without_figures_is_one_line(write: Write) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from poise import store
 from poise.errors import UserError
-from poise.report import Study, run_table
+from poise.report import Study, gather, run_table
 from poise.report.page import summary
 from poise.report.statistics import spread
 from poise.report.study import METHOD_COLOURS
@@ -39,7 +39,7 @@ def test_the_part_of_the_classifier_is_told_from_the_rest(write: Write, tmp_path
     for seed in range(3):
         write(f"runs/fixed-{seed}", seed=seed, classifier="ncm")
         write(f"runs/online-{seed}", BETTER, seed=seed, policy="online")
-    study = Study.of([tmp_path / "runs"])
+    study = gather([tmp_path / "runs"])
     (found,) = study.comparisons.values()
     assert found.by_classifier is not None
     assert found.by_classifier.mean == pytest.approx(ONE_IMAGE), "FC instead of NCM, with the baseline's networks"
@@ -55,13 +55,13 @@ def test_the_part_of_the_classifier_is_told_from_the_rest(write: Write, tmp_path
 
 def test_a_run_that_chooses_the_classifier_alone_is_a_row_of_its_own(write: Write) -> None:
     paths = [write("fixed", classifier="ncm"), write("judged", action=AUTO), write("online", BETTER, policy="online")]
-    study = Study.of(paths)
+    study = gather(paths)
     found = {each.row.label: each for each in study.comparisons.values()}
     assert set(found) == {"lucir, fixed, action.classifier=auto", "lucir, online"}
     assert found["lucir, fixed, action.classifier=auto"].difference.mean == pytest.approx(ONE_IMAGE)
     ((_, said),) = words(study)
     assert "+2.00 are reached by choosing the classifier alone" in said
-    ((_, alone),) = words(Study.of(paths[:2]))
+    ((_, alone),) = words(gather(paths[:2]))
     assert "Nothing but the classifier was chosen there." in alone
 
 
@@ -70,7 +70,7 @@ def test_all_rows_are_compared_with_one_where_it_is_named(write: Write, tmp_path
         write(f"runs/lucir-{seed}", seed=seed)
         write(f"runs/icarl-{seed}", BETTER, seed=seed, method="icarl")
         write(f"runs/online-{seed}", BEST, seed=seed, policy="online")
-    study = Study.of([tmp_path / "runs"], "icarl, fixed")
+    study = gather([tmp_path / "runs"], "icarl, fixed")
     gains = {each.row.label: each.difference.mean for each in study.comparisons.values()}
     assert set(gains) == {"lucir, fixed", "lucir, online"}
     assert gains["lucir, fixed"] < 0 < gains["lucir, online"]
@@ -81,7 +81,7 @@ def test_all_rows_are_compared_with_one_where_it_is_named(write: Write, tmp_path
     with pytest.raises(
         UserError, match="icarl is no row of this report; its rows are icarl, fixed; lucir, fixed; lucir, online"
     ):
-        Study.of([tmp_path / "runs"], "icarl")
+        gather([tmp_path / "runs"], "icarl")
 
 
 def test_methods_are_ranked_and_what_an_exam_helped_leads_nothing(write: Write, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_methods_are_ranked_and_what_an_exam_helped_leads_nothing(write: Write, 
         write(f"runs/lucir-{seed}", seed=seed)
         write(f"runs/icarl-{seed}", ((50,), (45, 50), (34 + seed, 45, 50)), seed=seed, method="icarl")
         write(f"runs/lwf-{seed}", BEST, seed=seed, method="lwf", more={"oracle": True})
-    study = Study.of([tmp_path / "runs"])
+    study = gather([tmp_path / "runs"])
     assert not study.comparisons
     (ranking,) = study.rankings
     assert [row.label for row in ranking.rows] == ["lwf, fixed (oracle)", "icarl, fixed", "lucir, fixed"]
@@ -101,7 +101,7 @@ def test_methods_are_ranked_and_what_an_exam_helped_leads_nothing(write: Write, 
 
 def test_a_ranking_says_every_training_key_in_which_its_rows_differ(write: Write) -> None:
     few = {"per_class": 5, "total": None, "reserve": 0}
-    study = Study.of([write("lucir", LONG_AGO, epochs=20), write("icarl", method="icarl", batch=64, memory=few)])
+    study = gather([write("lucir", LONG_AGO, epochs=20), write("icarl", method="icarl", batch=64, memory=few)])
     (line,) = study.differences
     assert line.endswith("also differ in batch (128, 64); epochs (20, 160); memory.per_class (20, 5)")
     ((_, said),) = words(study)
@@ -114,7 +114,7 @@ def test_runs_without_a_common_seed_or_stream_are_not_ranked(write: Write) -> No
     paths = [write("lucir", seed=1), write("icarl", seed=2, method="icarl")]
     paths.append(write("lwf", seed=1, method="lwf", setting="tfh"))
     paths.append(write("going", seed=1, method="podnet", phases=4, finished=False))
-    study = Study.of(paths)
+    study = gather(paths)
     assert study.rankings == []
     ((_, said),) = words(study)
     assert said.startswith("Nothing is compared here: no two finished runs share data, setting and seed")
@@ -126,7 +126,7 @@ def test_seeds_that_only_one_side_has_are_not_compared(write: Write, tmp_path: P
     for seed in (1, 2):
         write(f"runs/online-{seed}", BEST, seed=seed, policy="online")
     write("runs/other", seed=0, policy="online", epochs=20)  # another training: it has no counterpart
-    (found,) = Study.of([tmp_path / "runs"]).comparisons.values()
+    (found,) = gather([tmp_path / "runs"]).comparisons.values()
     assert found.difference.count == 1
 
 
@@ -136,7 +136,7 @@ def test_gains_and_ranks_are_among_runs_with_the_same_augmentation(write: Write,
         write(f"runs/icarl-{seed}", ((50,), (39, 45), (30, 40, 48)), seed=seed, method="icarl")
         write(f"runs/strong-{seed}", BETTER, seed=seed, augmentation="autoaugment+cutout")
         write(f"runs/online-{seed}", BETTER, seed=seed, policy="online", augmentation="autoaugment+cutout")
-    study = Study.of([tmp_path / "runs"])
+    study = gather([tmp_path / "runs"])
     (found,) = study.comparisons.values()
     assert found.row.label == "lucir, online (AutoAugment and Cutout)"
     assert found.difference.mean == 0, "with the same augmentation; plain runs are no baseline of it"
@@ -150,7 +150,7 @@ def test_gains_and_ranks_are_among_runs_with_the_same_augmentation(write: Write,
 def test_the_first_screen_explains_its_words(write: Write) -> None:
     paths = [write("one", setting="tfh"), write("two", policy="online")]
     paths.append(write("three", setting="groups", groups=[4, 2, 1]))
-    assert summary(Study.of(paths))["meanings"] == [
+    assert summary(gather(paths))["meanings"] == [
         ("groups [4,2,1]", "so many new classes arrive in each phase"),
         ("TFH 3", "training from half, half of the classes arrive first and the others in 3 phases"),
         ("TFS 3", "training from scratch, the classes arrive in 3 equal phases"),
@@ -180,7 +180,7 @@ def test_a_policy_is_compared_with_the_run_of_the_same_phase_0(write: Write, ori
     tuned = write("tuned", ((50,), (46, 46), (46, 46, 46)), policy="online", **begun)
     if origin == "gone":
         shutil.rmtree(long)
-    study = Study.of([plain, started, tuned, *([long] if origin == "in the report" else [])])
+    study = gather([plain, started, tuned, *([long] if origin == "in the report" else [])])
     (found,) = study.comparisons.values()
     average = {run.name: run.average or 0 for run in study.runs}
     assert found.difference.mean == pytest.approx(average["tuned"] - average["started"])
@@ -191,7 +191,7 @@ def test_a_policy_is_compared_with_the_run_of_the_same_phase_0(write: Write, ori
 def test_a_start_that_was_trained_alike_is_not_another_row(write: Write) -> None:
     plain = write("plain", LONG_AGO)
     begun = {"start": str(plain), "start_fingerprint": phase_0_of(plain, 1.0)}
-    study = Study.of([plain, write("more", LONG_AGO, seed=1), write("tuned", policy="online", **begun)])
+    study = gather([plain, write("more", LONG_AGO, seed=1), write("tuned", policy="online", **begun)])
     assert labels(study) == ["lucir, fixed", "lucir, online"]
 
 
@@ -199,7 +199,7 @@ def test_of_two_repetitions_the_one_that_others_started_from_is_their_baseline(w
     one, two = write("one", LONG_AGO), write("two")
     phase_0_of(one, 1.0)
     begun = {"start": str(two), "start_fingerprint": phase_0_of(two, 2.0)}
-    (found,) = Study.of([one, two, write("tuned", policy="online", **begun)]).comparisons.values()
+    (found,) = gather([one, two, write("tuned", policy="online", **begun)]).comparisons.values()
     assert found.difference.mean == 0, "as `two`"
 
 
@@ -208,14 +208,14 @@ def test_of_two_repetitions_the_one_that_others_started_from_is_their_baseline(w
 
 def test_runs_that_differ_by_chance_only_share_their_row(write: Write) -> None:
     paths = [write("a"), write("b", seed=4, device="cuda")]
-    assert labels(Study.of(paths)) == ["lucir, fixed"]
+    assert labels(gather(paths)) == ["lucir, fixed"]
     others: list[dict[str, Any]] = [{"epochs": 20}, {"policy": "online"}, {"memory": {"per_class": 10}}]
     paths += [write(f"other-{number}", **keys) for number, keys in enumerate(others)]
-    assert len(Study.of(paths).rows) == 4
+    assert len(gather(paths).rows) == 4
 
 
 def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
-    assert labels(Study.of([write("a"), write("b", epochs=20), write("c", data="other")])) == [
+    assert labels(gather([write("a"), write("b", epochs=20), write("c", data="other")])) == [
         "lucir, fixed · other",
         "lucir, fixed, epochs=160 · toy",
         "lucir, fixed, epochs=20 · toy",
@@ -224,7 +224,7 @@ def test_rows_are_called_by_what_sets_them_apart(write: Write) -> None:
 
 def test_long_class_orders_are_shortened_and_still_told_apart(write: Write) -> None:
     orders = [[*range(100)], [*range(99), 100], 1993]
-    assert labels(Study.of([write(str(at), order=order) for at, order in enumerate(orders)])) == [
+    assert labels(gather([write(str(at), order=order) for at, order in enumerate(orders)])) == [
         "lucir, fixed, order=[0,1,2,3,… 100 in all]",
         "lucir, fixed, order=[0,1,2,3,… 100 in all] (2)",
         "lucir, fixed, order=1993",
@@ -243,7 +243,7 @@ MACHINES: tuple[dict[str, Any], ...] = (
 
 def test_another_precision_number_of_ranks_or_source_is_another_row(write: Write) -> None:
     paths = [write(str(at), machine=machine) for at, machine in enumerate(MACHINES)]
-    assert labels(Study.of(paths)) == [
+    assert labels(gather(paths)) == [
         "lucir, fixed, precision=fp32",
         "lucir, fixed, precision=bf16",
         "lucir, fixed, precision=bf16, ranks=2",
@@ -252,19 +252,19 @@ def test_another_precision_number_of_ranks_or_source_is_another_row(write: Write
         "lucir, fixed, net_source=ffff4567, precision=bf16",
     ]
     tuned = write("tuned", policy="online", machine=MACHINES[1])
-    assert not Study.of([paths[0], tuned]).comparisons
+    assert not gather([paths[0], tuned]).comparisons
 
 
 def test_a_seed_is_counted_once_and_the_other_runs_are_named(write: Write) -> None:
     paths = [write("going", BEST, finished=False), write("first"), write("again", BEST), write("other", seed=1)]
-    study = Study.of(paths)
+    study = gather(paths)
     _, accuracy, time, *_ = make_tables(study)
     assert [record["seeds"] for record in accuracy.records] == [2]
     assert [row[0].runs for row in time.rows] == [("first", "other")]
     line = "not counted: another run has the same keys, stream and seed (going, again)"
     assert line in summary(study)["warnings"]
     assert all(line in table.caption for table in (accuracy, time))
-    assert not any("not counted" in each for each in summary(Study.of(paths[1:2]))["warnings"])
+    assert not any("not counted" in each for each in summary(gather(paths[1:2]))["warnings"])
 
 
 RMM = {"per_class": 4, "total": None, "reserve": 0, "rule": "rmm", "allocation": 0.5, "after_phase_0": "rmm"}
@@ -285,7 +285,7 @@ def test_a_memory_that_holds_more_after_phase_0_says_so_everywhere(
     write: Write, memory: dict[str, Any], more: bool, finished: bool
 ) -> None:
     paths = [write("one", method="aanets", memory={**RMM, **memory}, finished=finished)]
-    study = Study.of([*paths, write("other", method="aanets", memory={"per_class": 4})])
+    study = gather([*paths, write("other", method="aanets", memory={"per_class": 4})])
     assert [row.first.method for row in study.rows] == ["aanets", "aanets+rmm"]
     said = "aanets+rmm, tfs 3: 20 of each class instead of 4"
     shown = ["".join(summary(study)["warnings"])]
@@ -301,7 +301,7 @@ def test_oracles_and_leaks_are_shown_and_never_judged(write: Write, tmp_path: Pa
         write(f"runs/fixed-{seed}", seed=seed)
         for name, policy in (("oracle", "crossval"), ("leak", "race")):
             write(f"runs/{name}-{seed}", BEST, seed=seed, policy=policy, more={name: True})
-    study = Study.of([tmp_path / "runs"])
+    study = gather([tmp_path / "runs"])
     table = make_tables(study)[1]
     notes = [note for row in table.rows for cell in row for note in cell.notes]
     assert len(notes) == 2
@@ -311,14 +311,14 @@ def test_oracles_and_leaks_are_shown_and_never_judged(write: Write, tmp_path: Pa
 
 
 def test_a_method_has_one_colour_and_strangers_have_others(write: Write) -> None:
-    study = Study.of([write(method, method=method) for method in ("mine", "lucir", "yours")])
+    study = gather([write(method, method=method) for method in ("mine", "lucir", "yours")])
     colours = {row.first.method: row.style.colour for row in study.rows}
     assert colours["lucir"] == METHOD_COLOURS["lucir"]
     assert len(set(colours.values())) == 3
 
 
 def test_the_printed_table_names_runs_that_look_alike(write: Write) -> None:
-    runs = Study.of([write("one"), write("two"), write("three", seed=1), write("four", epochs=20)]).runs
+    runs = gather([write("one"), write("two"), write("three", seed=1), write("four", epochs=20)]).runs
     lines = comparison_table(runs).splitlines()[2:]
     assert ["one" in lines[0], "two" in lines[1], "three" in lines[2], "four" in lines[3]] == [True, True, False, False]
     assert len({*lines}) == 4

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from poise.report import Study
+from poise.report import gather
 from poise.report.statistics import spread
 from poise.report.tables import Column, Table, csv_of, gain_note, make_tables
 
@@ -26,7 +26,7 @@ def average(count: int) -> float:
 
 
 def tables(*paths: Path) -> dict[str, Table]:
-    return {table.name.split("-")[0]: table for table in make_tables(Study.of(paths))}
+    return {table.name.split("-")[0]: table for table in make_tables(gather(paths))}
 
 
 def test_means_deviations_and_paired_gains(pairs: Path) -> None:
@@ -78,7 +78,7 @@ def test_latex_is_a_table_of_plain_texts(write: Write) -> None:
 
 def test_the_csv_and_markdown_hold_the_same_figures(pairs: Path) -> None:
     table = tables(pairs)["accuracy"]
-    rows = list(csv.DictReader(io.StringIO(table.csv())))
+    rows = list(csv.DictReader(io.StringIO(csv_of(table.records))))
     assert [float(row["mean"]) for row in rows] == [row["mean"] for row in table.records]
     lines = [line for line in table.markdown().splitlines() if line.startswith("| ")]
     assert len(lines) == len(table.rows) + 2
@@ -87,7 +87,7 @@ def test_the_csv_and_markdown_hold_the_same_figures(pairs: Path) -> None:
 
 def test_the_csv_tells_streams_of_other_groups_apart(write: Write) -> None:
     paths = [write(f"{last}", setting="groups", groups=[4, 2, last]) for last in (1, 2)]
-    rows = list(csv.DictReader(io.StringIO(tables(*paths, write("plain"))["accuracy"].csv())))
+    rows = list(csv.DictReader(io.StringIO(csv_of(tables(*paths, write("plain"))["accuracy"].records))))
     assert [(row["setting"], row["groups"]) for row in rows] == [
         ("tfs", ""),
         ("groups", "[4,2,1]"),

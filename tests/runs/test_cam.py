@@ -13,7 +13,7 @@ from PIL import Image
 from poise import Learner
 from poise.data import Stream
 from poise.errors import UserError
-from poise.report import Study, activation_maps, report_maps
+from poise.report import activation_maps, gather, report_maps
 from poise.report.activation_maps import MOST_IMAGES, pick_classes
 from poise.runs import Plan, Run, RunFolder
 
@@ -122,7 +122,7 @@ def test_a_report_shows_runs_that_differ_by_more_than_their_seed(
 ) -> None:
     longer = tmp_path / "longer"
     Run(plan("epochs=2"), RunFolder(longer)).start()
-    (figure,) = report_maps(Study.of([reference, longer]))
+    (figure,) = report_maps(gather([reference, longer]))
     label = "lucir, groups 3, fixed, seed 0"
     assert {row["run"] for row in figure.data} == {f"{label}, {reference.name}", f"{label}, longer"}
 
@@ -133,7 +133,7 @@ def test_a_report_shows_the_lowest_seed_of_each_kind_that_can_be_read(
     others = {"later": "seed=3", "icarl": "method=icarl", "dev": "exam=dev"}
     for name, word in others.items():
         Run(plan(word), RunFolder(tmp_path / name)).start()
-    found = report_maps(Study.of([*(tmp_path / name for name in others), reference]))
+    found = report_maps(gather([*(tmp_path / name for name in others), reference]))
     assert [figure.name for figure in found] == ["activation-maps-digits-dev-1", "activation-maps-digits-2"]
     runs = [list(dict.fromkeys(row["run"] for row in figure.data)) for figure in found]
     assert runs == [["lucir, groups 3, fixed"], ["icarl, groups 3, fixed", "lucir, groups 3, fixed"]]
@@ -142,7 +142,7 @@ def test_a_report_shows_the_lowest_seed_of_each_kind_that_can_be_read(
     assert not caplog.messages
     broken = shutil.copytree(reference, tmp_path / "broken")
     (broken / "model.safetensors").write_bytes(b"nothing")
-    (figure,) = report_maps(Study.of([broken, tmp_path / "later"]))
+    (figure,) = report_maps(gather([broken, tmp_path / "later"]))
     assert figure.data == activation_maps([tmp_path / "later"]).data
     assert [line.split(": ")[0] for line in caplog.messages] == [f"no activation maps of {broken}"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
-from poise.cli.words import out_option, path_argument, path_option, say, show
+from poise.cli.words import path_argument, path_option, say, show
 from poise.data.sources.registry import forget, listing
 
 _AGAIN: Final = "interrupted; the same command goes on with the class that it was at"
@@ -50,7 +50,7 @@ def remove(name: Annotated[str, typer.Argument(help="The name that it was added 
 @app.command()
 def pack(
     folder: Annotated[Path, path_argument("With one folder of images per class; or train/ and val/ (or test/).")],
-    out: Annotated[Path, out_option("The pack, NAME.pack.")],
+    out: Annotated[Path, path_option("--out", "The pack, NAME.pack.")],
     size: Annotated[int, typer.Option("--size", help="Short side of the packed images in pixels.")] = 256,
     square: Annotated[bool, typer.Option("--square", help="Crop to squares (default: keep the aspect).")] = False,
     classes: Annotated[

@@ -24,7 +24,6 @@ from poise.cli.words import (
     Track,
     TrialsOn,
     is_launched,
-    out_option,
     path_argument,
     path_option,
     say,
@@ -105,7 +104,7 @@ def resume(
 
 def sweep(
     file: Annotated[Path, path_argument("A TOML file with recipe or [[cell]], [set] and [grid].")],
-    out: Annotated[Path, out_option("The folder of the run folders.")] = Path("runs"),
+    out: Annotated[Path, path_option("--out", "The folder of the run folders.")] = Path("runs"),
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
     on: On = None,
@@ -145,7 +144,9 @@ def sweep(
 def crossval(
     recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    out: Annotated[Path | None, out_option("The folder of the run folders.", USUAL_FOLDER.format("crossval"))] = None,
+    out: Annotated[
+        Path | None, path_option("--out", "The folder of the run folders.", USUAL_FOLDER.format("crossval"))
+    ] = None,
     seed: Seed = None,
     lanes: LanesOption = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
@@ -164,7 +165,7 @@ def crossval(
 def audit(
     recipe: RecipeName = DEFAULT_RECIPE,
     overrides: Overrides = None,
-    out: Annotated[Path | None, out_option("Run folder.", f"{USUAL_FOLDER.format('POLICY')}-leak")] = None,
+    out: Annotated[Path | None, path_option("--out", "Run folder.", f"{USUAL_FOLDER.format('POLICY')}-leak")] = None,
     seed: Seed = None,
     checkpoint_every: Checkpoints = CHECKPOINT_SECONDS,
 ) -> None:
@@ -179,7 +180,7 @@ def audit(
 
 def report(
     paths: Annotated[list[Path], path_argument("Run folders, and folders of them.")],
-    out: Annotated[Path | None, out_option("A folder for index.html, tables and figures.")] = None,
+    out: Annotated[Path | None, path_option("--out", "A folder for index.html, tables and figures.")] = None,
     watching: Annotated[bool, typer.Option("--watch", help="Rewrite the page while runs continue.")] = False,
     every: Annotated[int, typer.Option("--every", help="Seconds between updates (--watch).", min=1, max=86_400)] = 10,
     maps: Annotated[bool, typer.Option("--cam", help="Also draw where the final models look (slower).")] = False,
@@ -200,13 +201,13 @@ def report(
     say(*(f"not read: {each.path} {each.reason}" for each in found.unread))
     show(found.text())
     if out is not None:
-        show(f"\nreport {found.write(out, report_maps(found.study) if maps else ())}")
+        show(f"\nreport {found.write(out, report_maps(found) if maps else ())}")
 
 
 def cam(
     paths: Annotated[list[Path], path_argument("Finished run folders, or learners' files, side by side.")],
     images: Annotated[list[Path] | None, path_option("--images", "Image files or folders of them.")] = None,
-    out: Annotated[Path, out_option("The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
+    out: Annotated[Path, path_option("--out", "The picture: FILE.png, .svg or .pdf.")] = Path("cam.png"),
 ) -> None:
     """Draw where models look (Grad-CAM); without --images, at exam images of early, middle and late classes."""
     from poise.report import activation_maps, check_picture, rows_table

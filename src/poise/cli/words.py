@@ -31,11 +31,6 @@ def path_option(name: str, meaning: str, default: str | None = None) -> Any:  # 
     return typer.Option(name, help=meaning, callback=_expand_paths, show_default=default or True)
 
 
-def out_option(meaning: str, default: str | None = None) -> Any:  # noqa: ANN401 - whatever Typer makes of an option
-    """The option `--out`, a path."""
-    return path_option("--out", meaning, default)
-
-
 RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help=f"key=value …, e.g. setting=tfs phases=25; '{LIST_KEYS}' lists the keys.")
@@ -43,7 +38,7 @@ Overrides = Annotated[
 Checkpoints = Annotated[float, typer.Option("--checkpoint-every", help="Seconds between checkpoints.", min=0)]
 #: The folder of a run, as `Plan.default_folder` names it.
 USUAL_FOLDER: Final = "runs/RECIPE-SETTING-N-{}-sSEED"
-Out = Annotated[Path | None, out_option("Run folder.", USUAL_FOLDER.format("POLICY"))]
+Out = Annotated[Path | None, path_option("--out", "Run folder.", USUAL_FOLDER.format("POLICY"))]
 Seed = Annotated[int | None, typer.Option("--seed", help="Short for seed=N.", show_default="the recipe's")]
 LanesOption = Annotated[
     int | None,

@@ -75,15 +75,14 @@ class Figure:
     data: Sequence[Mapping[str, Value]]  # everything that is drawn, as flat rows
 
     def svgs(self) -> list[str]:
-        """Each panel as SVG, for the page (`for_page`) or a file of its own (`for_file`)."""
+        """Each panel as SVG, for a file of its own; `for_page` makes it a part of the page."""
         return [_encode(panel, f"{self.name} {place}", ".svg").decode() for place, panel in enumerate(self.panels)]
 
     def save(self, path: Path) -> None:
         """Write the only panel; the ending of the path (.png, .svg or .pdf) sets the format."""
         check_picture(path)
         (panel,) = self.panels
-        content = _encode(panel, self.name, path.suffix.lower())
-        store.write_bytes(path, for_file(content.decode()).encode() if path.suffix.lower() == ".svg" else content)
+        store.write_bytes(path, _encode(panel, self.name, path.suffix.lower()))
 
 
 def check_picture(path: Path) -> None:
@@ -134,12 +133,12 @@ def _encode(panel: Panel, name: str, ending: str) -> bytes:
         undated = {".svg": ("Date", "Creator", "Format", "Type"), ".pdf": ("CreationDate",)}
         metadata: dict[str, Any] = dict.fromkeys(undated.get(ending, ()))
         drawing.savefig(buffer, format=ending[1:], metadata=metadata)
-    return buffer.getvalue()
+    return _with_titles(buffer.getvalue().decode()).encode() if ending == ".svg" else buffer.getvalue()
 
 
 def for_page(svg: str) -> str:
     """An SVG as a part of an HTML page: grey is the page's own grey, and nothing in it can act."""
-    body = re.sub(r"<style.*?</style>", "", for_file(svg[svg.index("<svg") :]), flags=re.DOTALL)
+    body = re.sub(r"<style.*?</style>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     tag, rest = body.split(">", 1)
     (box,) = re.findall(r'viewBox="([^"]*)"', tag)
     width, height = (round(float(side) * 4 / 3) for side in box.split()[2:])
@@ -147,8 +146,8 @@ def for_page(svg: str) -> str:
     return sized.replace(GREY, "var(--soft)").replace(INK, "var(--ink)")
 
 
-def for_file(svg: str) -> str:
-    """An SVG as a file of its own: matplotlib's links around points, the only words it can put there, become titles."""
+def _with_titles(svg: str) -> str:
+    """An SVG of matplotlib's, whose links around points, the only words it can put there, become titles."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     used = {*re.findall(r'(?:href="|url\()#([^")]+)', svg)}
     svg = re.sub(r' id="([^"]*)"', lambda found: found[0] if found[1] in used else "", svg)

@@ -138,7 +138,7 @@ def accuracy(row: Row, stream: StreamKind, runs: Sequence[RunRecord]) -> Rows:
                 "mean": each.mean,
                 "low": min(each.values),
                 "high": max(each.values),
-                "deviation": each.known_deviation,
+                "deviation": each.deviation,
                 "seeds": each.count,
             }
         )

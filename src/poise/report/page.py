@@ -20,7 +20,7 @@ from poise.report.statistics import ENOUGH
 from poise.report.study import Comparison, StreamKind, Study, remarks
 from poise.report.tables import Column, Table, with_sign
 from poise.runs.record import PhaseRecord, RunRecord
-from poise.settings import flat_keys
+from poise.settings import said_keys
 from poise.words import counted, duration, printable
 
 GENERATOR: Final = f"poise {__version__}"
@@ -268,7 +268,7 @@ def _phase(phase: PhaseRecord) -> dict[str, Any]:
 
 
 def _flat(values: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(key, _plain(value)) for key, value in flat_keys(values) if value not in (None, {}, [])]
+    return [(key, _plain(value)) for key, value in said_keys(values).items()]
 
 
 def _plain(value: object) -> str:

@@ -15,10 +15,10 @@ ENOUGH: Final = 3
 
 @dataclass(frozen=True)
 class Spread:
-    """Figures of several seeds: their mean and their sample deviation (NaN for a single figure)."""
+    """Figures of several seeds: their mean and their sample deviation (None for a single figure)."""
 
     mean: float
-    deviation: float
+    deviation: float | None
     values: tuple[float, ...]
 
     @property
@@ -26,14 +26,11 @@ class Spread:
         """How many seeds."""
         return len(self.values)
 
-    @property
-    def known_deviation(self) -> float | None:
-        """The deviation; None for a single figure."""
-        return self.deviation if self.count > 1 else None
-
     def interval(self) -> tuple[float, float]:
         """The 95 % interval of the mean by Student's t; NaN for a single figure."""
-        half = t_quantile(self.count - 1) * self.deviation / math.sqrt(self.count) if self.count > 1 else math.nan
+        if self.deviation is None:
+            return math.nan, math.nan
+        half = t_quantile(self.count - 1) * self.deviation / math.sqrt(self.count)
         return self.mean - half, self.mean + half
 
     def verdict(self) -> str:
@@ -50,7 +47,7 @@ class Spread:
 
 def spread(values: Sequence[float]) -> Spread:
     """Mean and deviation of at least one figure."""
-    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else math.nan
+    deviation = float(np.std(values, ddof=1)) if len(values) > 1 else None
     return Spread(float(np.mean(values)), deviation, tuple(values))
 
 

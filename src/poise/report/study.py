@@ -10,10 +10,8 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final
 
-from poise.errors import UserError
 from poise.policies import DEFAULT_POLICY
 from poise.report.statistics import Spread, paired_difference, spread
 from poise.runs.record import (
@@ -25,7 +23,6 @@ from poise.runs.record import (
     UNVERIFIED,
     RunRecord,
     UnreadPath,
-    read_runs,
 )
 
 #: The label of a row whose memory cannot be compared with a plain one without a word.
@@ -234,16 +231,6 @@ class Study:
     runs: tuple[RunRecord, ...]
     unread: tuple[UnreadPath, ...] = ()
     against: str | None = None
-
-    @classmethod
-    def of(cls, paths: Sequence[Path], against: str | None = None) -> Study:
-        """The runs at these paths; paths that cannot be read are listed with the reason."""
-        runs, unread = read_runs(paths)
-        found = cls(tuple(runs), tuple(unread), against)
-        known = {row.label for row in found.rows}
-        if against is not None and known and against not in known:
-            raise UserError(f"--against {against} is no row of this report; its rows are {'; '.join(sorted(known))}")
-        return found
 
     @cached_property
     def reference(self) -> str:

@@ -85,10 +85,6 @@ class Table:
     rows: Sequence[Sequence[Cell]]
     records: Sequence[Mapping[str, Value]]
 
-    def csv(self) -> str:
-        """The records."""
-        return csv_of(self.records)
-
     def lines(self, escape: Callable[[str], str]) -> list[list[str]]:
         """Headings and rows as a person reads them, each text escaped."""
         heads = [" ".join(word for word in (column.group, column.title) if word) for column in self.columns]
@@ -147,7 +143,7 @@ def gain_note(difference: Spread, judged: bool = True) -> Note:
 
 def _mean_cell(found: Spread, notes: Sequence[Note] = (), runs: Sequence[str] = (), digits: int = 2) -> Cell:
     """A cell with a mean over seeds, `63.10 ± 0.71`; a single figure has no deviation."""
-    deviation = f" ± {found.deviation:.{digits}f}" if found.count > 1 else ""
+    deviation = "" if found.deviation is None else f" ± {found.deviation:.{digits}f}"
     return Cell(f"{found.mean:.{digits}f}{deviation}", found.mean, tuple(notes), tuple(runs))
 
 
@@ -255,7 +251,7 @@ def _accuracy_cell(study: Study, row: Row, column: _StreamColumn) -> tuple[Cell,
         "groups": column.streams[0].groups.replace(" ", "") or None,
         "seeds": found.count,
         "mean": found.mean,
-        "deviation": found.known_deviation,
+        "deviation": found.deviation,
         "gain": difference.mean if difference else None,
         "gain_low": low,
         "gain_high": high,
@@ -293,7 +289,7 @@ def _summary_table(study: Study) -> Table:
             figures = (_mean_cell(found[name]) if name in found else _number_cell(None) for name in names)
             cells.append([label, Cell(str(stream)), _number_cell(len(runs), 0), *figures])
             means = {name: found[name].mean if name in found else None for name in names}
-            spreads = {f"{name}_deviation": found[name].known_deviation if name in found else None for name in names}
+            spreads = {f"{name}_deviation": found[name].deviation if name in found else None for name in names}
             records.append({**row.identity, "setting": str(stream), "seeds": len(runs), **means, **spreads})
     heads = [Column("row", numeric=False), Column("setting", numeric=False)]
     columns = [*heads, *map(Column, ("seeds", *names))]

@@ -11,32 +11,20 @@ from urllib.parse import quote
 
 from poise import store
 from poise.errors import UserError
-from poise.report.draw import Figure, for_file
+from poise.report.draw import Figure
 from poise.report.figures import make_figures
 from poise.report.page import Contents, make_page
 from poise.report.study import Study
 from poise.report.tables import csv_of, make_tables
 from poise.report.text import comparison_table
 from poise.runs.folder import PAGE, refuse_file
-from poise.runs.record import RunRecord, UnreadPath
+from poise.runs.record import read_runs
 from poise.words import printable
 
 
 @dataclass(frozen=True)
-class Report:
-    """What goes into a report."""
-
-    study: Study
-
-    @property
-    def runs(self) -> Sequence[RunRecord]:
-        """The runs that could be read."""
-        return self.study.runs
-
-    @property
-    def unread(self) -> Sequence[UnreadPath]:
-        """The paths that could not be read, each with the reason."""
-        return self.study.unread
+class Report(Study):
+    """A study that can be shown: as text, or as a page with tables and figures."""
 
     @property
     def finished(self) -> bool:
@@ -56,18 +44,18 @@ class Report:
         seconds.
         """
         _claim(out)
-        tables = make_tables(self.study)
-        figures = [(figure, figure.svgs()) for figure in [*make_figures(self.study), *more]]
+        tables = make_tables(self)
+        figures = [(figure, figure.svgs()) for figure in [*make_figures(self), *more]]
         for table in tables:
-            _write(out / "tables", f"{table.name}.csv", table.csv())
+            _write(out / "tables", f"{table.name}.csv", csv_of(table.records))
             _write(out / "tables", f"{table.name}.md", table.markdown())
             _write(out / "tables", f"{table.name}.tex", table.latex())
         for figure, svgs in figures:
             _write(out / "figures", f"{figure.name}.csv", csv_of(figure.data))
             for number, svg in enumerate(svgs, start=1):
-                _write(out / "figures", f"{figure.name}-{number}.svg", for_file(svg))
+                _write(out / "figures", f"{figure.name}-{number}.svg", svg)
         links = {run.name: f"./{quote(os.fsencode(os.path.relpath(run.path, out)))}" for run in self.runs}
-        page = make_page(Contents(self.study, tables, figures, links), refresh)
+        page = make_page(Contents(self, tables, figures, links), refresh)
         store.write_bytes(out / PAGE, page.encode())
         return out / PAGE
 
@@ -77,7 +65,12 @@ def gather(paths: Sequence[Path], against: str | None = None) -> Report:
 
     `against` is the label of a row, such as `lucir, fixed`, that all others are compared with.
     """
-    return Report(Study.of(paths, against))
+    runs, unread = read_runs(paths)
+    found = Report(tuple(runs), tuple(unread), against)
+    known = {row.label for row in found.rows}
+    if against is not None and known and against not in known:
+        raise UserError(f"--against {against} is no row of this report; its rows are {'; '.join(sorted(known))}")
+    return found
 
 
 def watch(look: Callable[[], Report], out: Path, seconds: int, say: Callable[[str], None]) -> Report:

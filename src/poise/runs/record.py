@@ -25,7 +25,7 @@ from poise.runs.examiner import backward_transfer
 from poise.runs.findings import SECONDS, SECONDS_PHASE_0
 from poise.runs.folder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, START_FINGERPRINT, RunFolder
 from poise.runs.machine import OWN_NETWORK, say_changed_code
-from poise.settings import flat_keys, tagged
+from poise.settings import flat_keys, said_keys, tagged
 from poise.words import file_word, one_line, one_line_each
 
 #: Recipe keys that say how phase 0 is trained; how classes arrive; how actions are chosen.
@@ -155,12 +155,27 @@ class RunRecord:
     name: str  # a short name, unique in the report
     recipe: Mapping[str, Any]  # its resolved keys; for a bare result, those that are known
     result: Mapping[str, Any] | None  # what result.json says; None while it is unfinished
+    policy: str  # its name; `crossval` for that oracle
+    policy_label: str  # the name with the labels of the result: `crossval (oracle)`, `race (leak)`
+    informed: bool  # whether it knew more than a learner can know: an oracle or a leak, which is compared with nothing
+    fixed: bool  # whether it uses the method's own hyperparameters; a policy that is not known here chooses others
+    setting: str  # `tfh`, `tfs` or `groups`
+    stream: int  # N: how many phases its setting has
+    seed: int  # of every random draw
+    exam: str  # `test` or `dev`
+    average: float | None  # average accuracy over all exams, percent; None while it is unfinished
+    last: float | None  # accuracy after the last phase, percent; None while it is unfinished
+    forgetting: float | None  # average forgetting, percent; None while it is unfinished
+    seconds: Mapping[str, float]  # `train`, `policy`, `evaluate`, `total`, of it `phase_0`; empty while unfinished
+    starts_elsewhere: bool  # whether another run trained its phase 0, so that its seconds are without that training
     machine: Mapping[str, Any]  # what machine.json says; empty where there is none
+    machines: tuple[str, ...]  # the GPU it ran on, or the processor; several if it was resumed on another one
     phases: tuple[PhaseRecord, ...]  # the phases learned so far, in order
     trials: tuple[TrialRecord, ...] = ()  # the trials, in order
     confusion: tuple[tuple[int, int, int], ...] = ()  # of the last exam: true class, predicted class, images
     class_names: tuple[str, ...] = ()  # by class number; empty where they are not recorded
     space: Mapping[str, Any] | None = None  # tuned axes, number of actions, the default one; None: nothing is tuned
+    axes: Mapping[str, tuple[AxisValue, ...]] = field(default_factory=dict)  # the tuned axes with their values
     labels: tuple[str, ...] = ()  # words of `LABELS`, where it is not an ordinary run
     events: Mapping[str, int] = field(default_factory=dict)  # number of journal events of each kind
     last_event: Mapping[str, Any] = field(default_factory=dict)  # its kind and phase
@@ -190,40 +205,9 @@ class RunRecord:
         return f"{self.recipe['method']}+rmm" if rmm else str(self.recipe["method"])
 
     @property
-    def setting(self) -> str:
-        """`tfh`, `tfs` or `groups`."""
-        return str(self.recipe["setting"])
-
-    @property
-    def stream(self) -> int:
-        """N: how many phases its setting has."""
-        groups = self.recipe.get("groups")
-        return len(groups) if self.setting == "groups" and groups else int(self.recipe["phases"])
-
-    @property
     def exams(self) -> int:
         """How many exams the whole run has: one more than N in TFH."""
         return self.stream + (self.setting == "tfh")
-
-    @property
-    def policy(self) -> str:
-        """The policy's name; `crossval` for that oracle."""
-        return str(self.result["policy"] if self.result else self.recipe["policy"])
-
-    @property
-    def policy_label(self) -> str:
-        """The policy's name with the labels of the result: `crossval (oracle)`, `race (leak)`."""
-        return f"{self.policy} ({', '.join(self.labels)})" if self.labels else self.policy
-
-    @property
-    def informed(self) -> bool:
-        """Whether it knew more than a learner can know: an oracle or a leak, which is compared with nothing."""
-        return not INFORMED.isdisjoint(self.labels)
-
-    @property
-    def fixed(self) -> bool:
-        """Whether it uses the method's own hyperparameters; a policy that is not known here chooses others."""
-        return self.policy == UNTUNED and not self.informed
 
     @property
     def judged(self) -> bool:
@@ -235,21 +219,6 @@ class RunRecord:
         """The word of the recipe for a stronger augmentation than that of most methods; None without one."""
         word = str((self.result or {}).get("augmentation") or self.recipe.get("augmentation") or "data")
         return word if word in AUGMENTATIONS else None
-
-    @property
-    def seed(self) -> int:
-        """The seed of every random draw."""
-        return int(self.recipe["seed"])
-
-    @property
-    def starts_elsewhere(self) -> bool:
-        """Whether another run trained its phase 0, so that its seconds are without that training."""
-        return self.recipe.get("start") is not None
-
-    @property
-    def exam(self) -> str:
-        """`test` or `dev`."""
-        return str(self.recipe.get("exam", "test"))
 
     @property
     def exam_name(self) -> str:
@@ -268,21 +237,6 @@ class RunRecord:
             return "finished" if self.verified else f"finished, {UNVERIFIED}"
         return f"{len(self.phases)} of {self.exams} phases"
 
-    @property
-    def average(self) -> float | None:
-        """Average accuracy over all exams, percent; None while it is unfinished."""
-        return float(self.result["average_accuracy"]) if self.result else None
-
-    @property
-    def last(self) -> float | None:
-        """Accuracy after the last phase, percent; None while it is unfinished."""
-        return float(self.result["last_accuracy"]) if self.result else None
-
-    @property
-    def forgetting(self) -> float | None:
-        """Average forgetting, percent; None while it is unfinished."""
-        return float(self.result["average_forgetting"]) if self.result else None
-
     @cached_property
     def accuracy_matrix(self) -> tuple[tuple[float, ...], ...]:
         """Row: exam, column: the classes of a phase; percent, by the classifier that counted. Empty where not known."""
@@ -300,29 +254,14 @@ class RunRecord:
         """Mean change of earlier phases' classes since they were learned, in points; None where it is not known."""
         if not self.result or not (matrix := self.accuracy_matrix):
             return None
-        return float(self.result.get("backward_transfer", backward_transfer(matrix)))
-
-    @property
-    def seconds(self) -> Mapping[str, float]:
-        """`train`, `policy`, `evaluate`, `total`, and of the latter `phase_0`; empty while it is unfinished."""
-        return self.result["seconds"] if self.result else {}
+        found = self.result.get("backward_transfer")
+        return backward_transfer(matrix) if found is None else float(found)
 
     @property
     def seconds_after_phase_0(self) -> float | None:
         """Of the total, what was spent after phase 0; None where that is not known."""
         before = self.seconds.get(SECONDS_PHASE_0)
         return self.seconds["total"] - before if before is not None else None
-
-    @property
-    def axes(self) -> dict[str, tuple[AxisValue, ...]]:
-        """The tuned axes with their values; empty where nothing is tuned."""
-        return {axis: tuple(values) for axis, values in ((self.space or {}).get("axes") or {}).items()}
-
-    @cached_property
-    def machines(self) -> tuple[str, ...]:
-        """The GPU it ran on, or the processor; several if it was resumed on another one."""
-        places = [self.machine.get("hardware") or {}, *(self.machine.get("resumes") or ())]
-        return tuple(dict.fromkeys(str(each.get("gpu") or each.get("processor") or UNKNOWN) for each in places))
 
     @cached_property
     def computed(self) -> dict[str, Any]:
@@ -352,8 +291,7 @@ class RunRecord:
         if "data" in kept and self.same_data is not None:
             kept["data"] = self.same_data
         kept |= {"start": self.other_start, **self.computed, "policy": self.policy, "labels": list(self.labels)}
-        full = _without_empty_keys(kept)
-        return dict(flat_keys(full)) if isinstance(full, Mapping) else {}
+        return said_keys(kept)
 
 
 # From paths to runs ---------------------------------------------------------------------------------------------------
@@ -447,7 +385,7 @@ def run_folders_below(path: Path, depth: int = 3) -> Iterator[Path]:
 
 def _refuse_unshowable(run: RunRecord) -> None:
     """Work out what a report shows of a run, so that one that cannot be shown is told by its name here."""
-    json.dumps([run.flat_recipe, run.accuracy_matrix, run.machines, run.axes, run.data, run.stream, run.seed])
+    json.dumps([run.flat_recipe, run.accuracy_matrix, run.axes, run.data])
     for action in [part.action for part in run.phases] + [part.action for part in run.trials]:
         str(Action(**action))
 
@@ -508,33 +446,32 @@ class JournalEvents:
         """Those of the journal of a run, finished or not."""
         found = cls()
         for event in read_journal(path):
-            found.add(event)
+            kind = one_line(str(event["event"]))
+            found.counts[kind] = found.counts.get(kind, 0) + 1
+            found.last = {"event": kind, "phase": event.get("phase", found.last.get("phase"))}
+            if kind == "action":
+                found.action = {**event, "action": one_line_each(event.get("action", {}))}
+            elif kind == "learned":
+                found.stored = int(event["memory_images"])
+            elif kind == "trial":
+                found._add_trial(event)
+            elif kind == "exam":
+                found._add_exam(event)
         return found
 
-    def add(self, event: Mapping[str, Any]) -> None:
-        """One more event."""
-        kind = one_line(str(event["event"]))
-        self.counts[kind] = self.counts.get(kind, 0) + 1
-        self.last = {"event": kind, "phase": event.get("phase", self.last.get("phase"))}
-        if kind == "action":
-            self.action = {**event, "action": one_line_each(event.get("action", {}))}
-        elif kind == "learned":
-            self.stored = int(event["memory_images"])
-        elif kind == "trial":
-            plan = event["trial"]
-            self.trials.append(
-                TrialRecord(
-                    phase=int(event["phase"]),
-                    action=one_line_each(event["action"]),
-                    reward=float(event["reward"]),
-                    epochs=int(plan["epochs"]),
-                    full=bool(plan["full"]),
-                    diverged=bool(event["diverged"]),
-                    purpose=str(plan.get("purpose", "action")),
-                )
+    def _add_trial(self, event: Mapping[str, Any]) -> None:
+        plan = event["trial"]
+        self.trials.append(
+            TrialRecord(
+                phase=int(event["phase"]),
+                action=one_line_each(event["action"]),
+                reward=float(event["reward"]),
+                epochs=int(plan["epochs"]),
+                full=bool(plan["full"]),
+                diverged=bool(event["diverged"]),
+                purpose=str(plan.get("purpose", "action")),
             )
-        elif kind == "exam":
-            self._add_exam(event)
+        )
 
     def _add_exam(self, event: Mapping[str, Any]) -> None:
         labels, images = tuple(event["classes"]), tuple(event["images"])
@@ -590,18 +527,42 @@ def _make_record(
     for needed in ("method", "setting", "seed", "phases", "policy"):
         if recipe.get(needed) is None:
             raise UserError(f"{path} does not say its {needed}")
+    policy, labels = (
+        str((result or recipe)["policy"]),
+        tuple(word for key, (word, _) in LABELS.items() if marks.get(key)),
+    )
+    informed = not INFORMED.isdisjoint(labels)
+    groups, machine = recipe.get("groups"), saved.get("machine", {})
+    space = (saved if result is None else result).get("space")
+    places = [machine.get("hardware") or {}, *(machine.get("resumes") or ())]
+    average, last, forgetting = (None if result is None else float(result[number]) for number in _NUMBERS)
     return RunRecord(
         path=path,
         name=one_line(name),
         recipe=recipe,
         result=result,
-        machine=saved.get("machine", {}),
+        policy=policy,
+        policy_label=f"{policy} ({', '.join(labels)})" if labels else policy,
+        informed=informed,
+        fixed=policy == UNTUNED and not informed,
+        setting=str(recipe["setting"]),
+        stream=len(groups) if recipe["setting"] == "groups" and groups else int(recipe["phases"]),
+        seed=int(recipe["seed"]),
+        exam=str(recipe.get("exam", "test")),
+        average=average,
+        last=last,
+        forgetting=forgetting,
+        seconds={} if result is None else result["seconds"],
+        starts_elsewhere=recipe.get("start") is not None,
+        machine=machine,
+        machines=tuple(dict.fromkeys(str(each.get("gpu") or each.get("processor") or UNKNOWN) for each in places)),
         phases=tuple(phases),
         trials=tuple(events.trials),
         confusion=tuple((int(true), int(guess), int(count)) for true, guess, count in events.confusion),
         class_names=tuple(saved.get("class_names") or ()),
-        space=(saved if result is None else result).get("space"),
-        labels=tuple(word for key, (word, _) in LABELS.items() if marks.get(key)),
+        space=space,
+        axes={axis: tuple(values) for axis, values in ((space or {}).get("axes") or {}).items()},
+        labels=labels,
         events=events.counts,
         last_event=events.last,
         fingerprint=" ".join(str(saved[name]) for name in ("fingerprint", "exam_images") if saved.get(name)),
@@ -677,28 +638,15 @@ def _with_phase_0(runs: Sequence[RunRecord]) -> list[RunRecord]:
     }
     found = []
     for run, phase_0 in zip(runs, own, strict=True):
-        origin = origins.get((run.seed, phase_0)) or _origin_of(run)
-        other = _other_keys(origin, run.recipe) if run.starts_elsewhere and origin else {}
+        origin = (origins.get((run.seed, phase_0)) or _origin_of(run)) if run.starts_elsewhere else None
+        other = _other_keys(origin, run.recipe) if origin else {}
         found.append(replace(run, phase_0=phase_0, other_start=other))
     return found
 
 
-def _without_empty_keys(value: object) -> object:
-    """A value of a recipe without the keys that hold nothing: a key that was not given counts like one left empty.
-
-    >>> _without_empty_keys({"per_class": 20, "total": None, "options": {"every": None}})
-    {'per_class': 20}
-    """
-    if not isinstance(value, Mapping):
-        return value
-    inner = {key: _without_empty_keys(each) for key, each in value.items()}
-    return {key: each for key, each in inner.items() if each not in (None, {}, [])}
-
-
 def _other_keys(origin: Mapping[str, Any], recipe: Mapping[str, Any]) -> dict[str, Any]:
     """The keys with which a phase 0 was trained otherwise than a recipe says."""
-    kept = [_without_empty_keys({name: each.get(name) for name in PHASE_0_KEYS}) for each in (origin, recipe)]
-    there, here = (dict(flat_keys(each)) if isinstance(each, Mapping) else {} for each in kept)
+    there, here = (said_keys({name: each.get(name) for name in PHASE_0_KEYS}) for each in (origin, recipe))
     return {name: there.get(name) for name in sorted({*there, *here}) if there.get(name) != here.get(name)}
 
 
