@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+from poise.data import usable_kernels
 from poise.nets import build_backbone, resnet
 from poise.nets.resnet import BatchNorm
 from poise.training import make_backend
@@ -105,7 +106,7 @@ class TestWhichKernels:
         [(16, 32, True), (16, 224, True), (64, 8, True), (64, 32, True), (64, 56, False), (128, 8, False)],
     )
     def test_a_convolution(self, width: int, side: int, expected: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(resnet, "_kernels", lambda device: sys)
+        monkeypatch.setattr(resnet, "usable_kernels", lambda module, device: sys)
         with FakeTensorMode():
             x = torch.empty(2, width, side, side, dtype=torch.bfloat16, device="cuda")
             weight = torch.empty(width, width, 3, 3, dtype=torch.bfloat16, device="cuda")
@@ -126,20 +127,20 @@ class TestWhichKernels:
         monkeypatch.setitem(sys.modules, "triton", None)  # as if it were not installed
         monkeypatch.delitem(sys.modules, "poise.nets.fused", raising=False)
         monkeypatch.delattr("poise.nets.fused", raising=False)
-        resnet._kernels.cache_clear()
+        usable_kernels.cache_clear()
         try:
             with caplog.at_level(logging.WARNING), FakeTensorMode():
                 x = torch.empty(2, 16, 8, 8, dtype=torch.bfloat16, device="cuda")
                 weight = torch.empty(16, 16, 3, 3, dtype=torch.bfloat16, device="cuda")
                 assert [resnet.convolve(x, weight, 1, 1).shape for _ in range(3)] == [x.shape] * 3
         finally:
-            resnet._kernels.cache_clear()
+            usable_kernels.cache_clear()
         assert [record.message.splitlines() for record in caplog.records] == [[caplog.records[0].message]]
         assert "triton" in caplog.text
 
     def test_an_old_gpu_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-        assert resnet._kernels.__wrapped__(torch.device("cuda")) is None
+        assert usable_kernels.__wrapped__(resnet.KERNELS, torch.device("cuda")) is None
 
 
 @pytest.mark.gpu

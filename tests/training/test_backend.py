@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import pytest
 import torch
 
 from poise.errors import UserError
-from poise.training import Backend, make_backend
+from poise.training import Backend, Trainer, make_backend
 
 
 def generators_and_flags() -> tuple[Any, ...]:
@@ -44,6 +46,18 @@ def test_what_the_caller_has_set_does_not_count_inside_and_is_as_before_afterwar
         with pytest.raises(ValueError, match="on purpose"):
             fail()
         assert generators_and_flags() == before
+
+
+def test_inside_an_autocast_of_the_callers_every_step_casts_its_weights_anew(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    def trained(around: AbstractContextManager[object]) -> list[torch.Tensor]:
+        with around, (backend := make_backend("cpu", "bf16", deterministic=False)).active():
+            trainer = make_trainer(backend=backend)
+            list(trainer.run())
+            return list(trainer.model.state_dict().values())
+
+    assert all(map(torch.equal, trained(torch.autocast("cpu", torch.bfloat16)), trained(nullcontext())))
 
 
 @pytest.mark.gpu

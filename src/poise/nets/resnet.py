@@ -16,7 +16,6 @@ none after the second, so that the maps of its four levels can be negative; `fos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +26,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval
 from poise.data import usable_kernels
 from poise.nets.base import FULL, Backbone, Features, make_layer
 
+KERNELS = "poise.nets.fused"  # our own, where the GPU can run them
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
@@ -36,12 +36,6 @@ THIN = {16: INDEX_LIMIT, 32: INDEX_LIMIT, 64: 32 * 32}
 _POD_18 = "pod of ResNet-18"  # a variant that is no user's word
 #: Up to how many values batch norm is trained in fused kernels.
 LARGEST_NORM = INDEX_LIMIT
-
-
-@cache
-def _kernels(device: torch.device) -> ModuleType | None:
-    """Poise's own kernels; None if the GPU is too old for them, or Triton is missing or cannot compile."""
-    return usable_kernels("poise.nets.fused", device)
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -62,7 +56,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def normalise_and_add(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
         """The normalised values plus `shortcut`, then ReLU if `relu`."""
-        kernels = _kernels(x.device) if self._is_fused(x) else None
+        kernels = usable_kernels(KERNELS, x.device) if self._is_fused(x) else None
         if kernels is None:
             return _add_shortcut(super().forward(x), shortcut, relu=relu)
         assert self.running_mean is not None
@@ -153,7 +147,8 @@ def _thin_kernels(x: Tensor, weight: Tensor) -> ModuleType | None:
     """Poise's own kernels, if it is one of the thin 3×3 convolutions on a GPU that they are for."""
     out, into, *size = weight.shape
     thin = out == into and size == [3, 3] and x.shape[2] * x.shape[3] <= THIN.get(out, 0)
-    return _kernels(x.device) if thin and x.numel() < INDEX_LIMIT and x.dtype is torch.bfloat16 else None
+    fits = thin and x.numel() < INDEX_LIMIT and x.dtype is torch.bfloat16
+    return usable_kernels(KERNELS, x.device) if fits else None
 
 
 def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:

@@ -55,8 +55,12 @@ class Backend:
 
     @property
     def autocast(self) -> torch.autocast:
-        """The context in which networks run; heads and losses leave it for full precision."""
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.precision == "bf16")
+        """The context in which networks run; heads and losses leave it for full precision.
+
+        No weight that was cast is kept: inside an autocast of the caller's, torch would keep it for all steps.
+        """
+        bf16 = self.precision == "bf16"
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
 
     @contextmanager
     def active(self) -> Iterator[None]:
