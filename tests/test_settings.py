@@ -11,7 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise.errors import UserError
-from poise.settings import KEYS, SECTIONS, LearnerKeys, MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, tagged
+from poise.learner import Settings
+from poise.settings import (
+    KEYS,
+    SECTIONS,
+    Keys,
+    LearnerKeys,
+    MemoryKeys,
+    RecipeKeys,
+    ScheduleKeys,
+    TrialSettings,
+    tagged,
+)
 
 
 @pytest.mark.parametrize(
@@ -102,28 +113,32 @@ def test_said_and_unsaid_keys_are_told_apart() -> None:
 
 
 def test_short_forms_and_sizes_of_a_memory() -> None:
-    assert [LearnerKeys(memory=value).memory for value in (7, "all", {"total": 50})] == [
-        MemoryKeys(7),
+    given: list[Any] = [7, "all", {"total": 50}]
+    assert [LearnerKeys(memory=value).memory for value in given] == [
+        MemoryKeys(per_class=7),
         MemoryKeys(rule="all"),
-        MemoryKeys(None, 50),
+        MemoryKeys(per_class=None, total=50),
     ]
-    assert [MemoryKeys(**value).sized for value in ({}, {"reserve": 2}, {"per_class": 20}, {"total": 9})] == [
-        *(False, False, True, True)
-    ]
+    given = [{}, {"rule": "plain"}, {"per_class": 20}, {"total": 9}]
+    memories = [Settings.resolve(method="finetune", memory=value).memory for value in given]
+    assert [memory.per_class for memory in memories] == [0, 0, 20, None]
 
 
 def test_values_are_copies_and_plain() -> None:
     options = {"alpha": np.float32(0.5)}
-    keys = LearnerKeys(options=options, tune={"lr", "kd"}, seed=np.uint8(4), memory=np.int64(5))
+    given: dict[str, Any] = {"options": options, "tune": {"lr", "kd"}, "seed": np.uint8(4), "memory": np.int64(5)}
+    keys = LearnerKeys(**given)
     options.clear()
-    assert (keys.options, keys.tune, type(keys.seed), keys.memory) == ({"alpha": 0.5}, ["kd", "lr"], int, MemoryKeys(5))
-    for name, value in {"epochs": np.bool_(True), "seed": np.float64(2)}.items():
+    assert (keys.options, keys.tune, type(keys.seed)) == ({"alpha": 0.5}, ["kd", "lr"], int)
+    assert keys.memory == MemoryKeys(per_class=5)
+    wrong: dict[str, Any] = {"epochs": np.bool_(True), "seed": np.float64(2)}
+    for name, value in wrong.items():
         with pytest.raises(UserError, match=f"{name}="):
             LearnerKeys(**{name: value})
 
 
 def test_every_key_has_a_section_a_type_and_a_meaning() -> None:
-    tables = {"memory": MemoryKeys, "trials": TrialSettings}
+    tables: dict[str, type[Keys]] = {"memory": MemoryKeys, "trials": TrialSettings}
     names = {f"{table}.{name}" for table, kind in tables.items() for name in kind.model_fields}
     assert {key.name for key in KEYS} == {*RecipeKeys.model_fields} | names
     assert all(key.kind and key.meaning for key in KEYS)

@@ -139,9 +139,6 @@ class MemoryKeys(Keys):
 
     prefix = "memory."
 
-    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
-        super().__init__(*first, **values)
-
     per_class: Count | None = key(20, "images kept of each class; 0: none")
     total: Positive | None = key(None, "images kept in total, shared evenly; in place of memory.per_class")
     reserve: Count = key(0, "kept images of each class only used for validation, never trained on")
@@ -194,19 +191,11 @@ class MemoryKeys(Keys):
             raise UserError("memory.knows_increment keeps exemplars for phase 1; leave memory.after_phase_0 out")
         return self
 
-    @property
-    def sized(self) -> bool:
-        """Whether it was said how many images are kept."""
-        return self.total is not None or self.rule == ALL_IMAGES or "per_class" in self.model_fields_set
-
 
 class TrialSettings(Keys):
     """How actions are tried: `trials` of a learner or a recipe. What is not said is as the policy brings it along."""
 
     prefix = "trials."
-
-    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
-        super().__init__(*first, **values)
 
     environment: Literal["local", "lookahead", "both"] = key(
         "local",
@@ -237,14 +226,6 @@ class TrialSettings(Keys):
                 "use it with trials.environment=local"
             )
         return self
-
-    def restricted_to(self, environment: str) -> TrialSettings:
-        """These settings in the only environment that is possible, where a training cannot be repeated."""
-        if self.horizon:
-            raise UserError(
-                f"trials.horizon={self.horizon} needs old images and a network that continues; leave it out"
-            )
-        return self.replace(environment=environment)
 
     def short(self, full: int) -> int:
         """M₁ for a phase of M₂ epochs."""
@@ -299,9 +280,6 @@ class ScheduleKeys(Keys):
 
 class LearnerKeys(ScheduleKeys):
     """What a learner is made with."""
-
-    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
-        super().__init__(*first, **values)
 
     method: str = key(
         "lucir",

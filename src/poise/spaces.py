@@ -24,7 +24,7 @@ class Named(NamedTuple):
     """
 
     name: str
-    grids: Grids
+    grids: tuple[Grid, ...]
     favourite: Mapping[str, AxisValue] | None = None
 
 
@@ -32,11 +32,13 @@ Space = str | Grids | Named
 
 #: The largest space: each action is an arm, and most policies try all of them.
 MOST_ACTIONS: Final = 10_000
+#: The name of a grid of one's own.
+OWN: Final = "grid"
 
 _PAPER: Final = (0, 0.1, 0.5, 1, 10)
 
 #: The named spaces, of which a weight that a method does not have is left out; it may have its own version of one.
-SPACES: Final[Mapping[str, Grids]] = {
+SPACES: Final[Mapping[str, Grid]] = {
     "paper": {"logit_kd": _PAPER, "feature_kd": _PAPER, "pod": (0, 0.1, 1), "lr": (0.1, 0.05)},
     "joint": {"logit_kd": _PAPER, "feature_kd": _PAPER, "lr": (0.1, 0.05), "classifier": ("fc", "ncm")},
     "wide": {
@@ -137,12 +139,8 @@ def make_space(
     then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
-    known, kinds = choices or {}, check_tuned(tune)
-    named = named_space(space) if isinstance(space, str) else space
-    if isinstance(named, Named):
-        name, given, favourite = named.name, _meaningful(all_grids(named.grids), base, known), named.favourite
-    else:
-        name, given, favourite = "grid", all_grids(named), None
+    known, kinds, named = choices or {}, check_tuned(tune), named_space(space)
+    given = named.grids if named.name == OWN else _meaningful(named.grids, base, known)
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), dict[Action, None]()
     for grid in given:
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
@@ -160,13 +158,30 @@ def make_space(
         for value in {action[axis]: None for action in arms if words and axis in action}:
             if value not in words:
                 raise UserError(f"{axis}={value} means nothing to this method; {suggestion(str(value), words)}")
+    favourite = named.favourite
     best = base.replace(**favourite) if favourite is not None and {*favourite} <= {*base} else None
-    return ActionSpace(name, tuple(grids), arms, arms.index(base), arms.index(best) if best in arms else None)
+    return ActionSpace(named.name, tuple(grids), arms, arms.index(base), arms.index(best) if best in arms else None)
 
 
-def all_grids(space: Grids) -> tuple[Grid, ...]:
-    """All grids of a space."""
-    return (space,) if isinstance(space, Mapping) else tuple(space)
+def named_space(space: Space, versions: Mapping[str, Named] = MappingProxyType({})) -> Named:
+    """The grids of a space, which `OWN` is the name of where they are one's own.
+
+    A word is looked up, first among a method's own `versions`; `NAME+allocation` has ρ as an axis too.
+
+    >>> named_space("online+allocation", {"online": Named("online", ({"lr": (0.1, 0.05)},))}).grids
+    ({'lr': (0.1, 0.05), 'allocation': (0.2, 0.5, 0.8)},)
+    """
+    if isinstance(space, Named):
+        return space
+    if not isinstance(space, str):
+        return Named(OWN, (space,) if isinstance(space, Mapping) else tuple(space))
+    name = space.removesuffix(WITH_ALLOCATION)
+    if name not in SPACES:
+        raise UserError(f"unknown action space '{space}'; {suggestion(name, SPACES)}")
+    found = versions.get(name) or Named(name, (SPACES[name],))
+    if name == space:
+        return found
+    return found._replace(name=space, grids=tuple({**grid, "allocation": ALLOCATIONS} for grid in found.grids))
 
 
 def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequence[str]]) -> tuple[Grid, ...]:
@@ -180,58 +195,6 @@ def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequenc
         }
         found += [fitting] if all(fitting.values()) else []
     return tuple(found) or ({},)
-
-
-def tuned_space(
-    own: Action,
-    changes: Mapping[str, AxisValue],
-    *,
-    tuned: bool,
-    space: Space,
-    tune: str | Collection[str] | None = None,
-    choices: Mapping[str, Sequence[str]] | None = None,
-    epochs: int = 160,
-    allocation: float | None = None,
-) -> ActionSpace:
-    """The space a policy chooses from, around the method's own action with the user's changes.
-
-    Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
-    axis of the space, or `tune` leaves it out. Some axes are there only where they are named, in the space or among the
-    changes: `epochs`, which starts from the length of the schedule; `allocation`, which starts from that of the memory
-    (None means that its rule has none); and `backbone_rate`, which starts from 1 unless the method has its own. A space
-    by name leaves out what is not there.
-    """
-    known = named_space(space) if isinstance(space, str) else space  # refuses a wrong word, tuned or not
-    grids = all_grids(known.grids if isinstance(known, Named) else known)
-    named = {axis for grid in grids for axis in grid}
-    asked = {*changes, *((named & {"allocation"} if isinstance(known, Named) else named) if tuned else ())}
-    if "allocation" in asked and allocation is None:
-        raise UserError(
-            "an action with an allocation needs RMM's memory: set memory.rule=rmm, and leave memory.knows_increment out"
-        )
-    optional = {"epochs": float(epochs), "allocation": allocation, "backbone_rate": AXES["backbone_rate"].default}
-    more = {axis: value for axis, value in optional.items() if axis in asked and value is not None and axis not in own}
-    base = Action(**own, **more).replace(**changes)
-    apart = "classifier" in own and "classifier" not in changes and "classifier" not in named
-    if tuned and apart and (tune is None or "classifier" in tune):
-        base = base.replace(classifier="auto")
-    return make_space(known if tuned else {}, base, tune, choices)
-
-
-def named_space(word: str, versions: Mapping[str, Named] = MappingProxyType({})) -> Named:
-    """The space of that name, in a method's own version where there is one; `NAME+allocation` has ρ as an axis too.
-
-    >>> named_space("online+allocation", {"online": Named("online", {"lr": (0.1, 0.05)})}).grids
-    ({'lr': (0.1, 0.05), 'allocation': (0.2, 0.5, 0.8)},)
-    """
-    name = word.removesuffix(WITH_ALLOCATION)
-    if name not in SPACES:
-        raise UserError(f"unknown action space '{word}'; {suggestion(name, SPACES)}")
-    found = versions.get(name) or Named(name, SPACES[name])
-    if name == word:
-        return found
-    grids = tuple({**grid, "allocation": ALLOCATIONS} for grid in all_grids(found.grids))
-    return found._replace(name=word, grids=grids)
 
 
 def check_tuned(tune: str | Collection[str] | None) -> tuple[str, ...] | None:

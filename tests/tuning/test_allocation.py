@@ -12,11 +12,10 @@ from poise import Budget, Learner, UserError
 from poise.actions import Action
 from poise.data.sources import DigitsSource
 from poise.errors import Diverged
+from poise.learner import Settings
 from poise.methods import make_method
-from poise.spaces import tuned_space
 from poise.training import ActionDecided, PhaseStarted, TrialDone
 
-OWN = make_method("lucir").default_action
 SETTINGS: dict[str, Any] = {
     "net": "small",
     "memory": Budget(per_class=5, rule="rmm", allocation=0.5),
@@ -194,10 +193,10 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
     for given in cases:
         with pytest.raises(UserError, match=r"needs RMM.s memory: set memory\.rule=rmm"):
             _ = Learner("aanets", **given).settings
-    own = tuned_space(OWN, {}, tuned=True, space=space, allocation=0.8)
-    assert (len(own), own.actions[own.default].allocation) == (2, 0.8)
-    constant = tuned_space(OWN, {"allocation": 0.3}, tuned=False, space=space, allocation=0.8)
-    assert constant.actions == (Action(**OWN, allocation=0.3),)
+    own = Settings.resolve(memory=PLAIN, space={"allocation": [0.2, 0.5]}).action_space
+    assert (len(own), own.actions[own.default].allocation) == (2, 0.5)
+    constant = Settings.resolve(memory=PLAIN, policy="fixed", action={"allocation": 0.3}).action_space
+    assert constant.actions == (Action(**make_method("lucir").default_action, allocation=0.3),)
 
 
 def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None:

@@ -80,7 +80,8 @@ def choose_defaults(
     line = describe(suited, images, augmentation, reason)
     log.info("%s", line)
     if not backbone_is_frozen(suited, images, runtime):
-        warn_of_few_steps(suited, settings, len(images))
+        own = [name for name in ("epochs", "batch") if name not in settings.automatic]
+        _warn_of_few_steps(suited, own, len(images), "{} images, too few for a network from scratch; leave it out")
     return ChosenDefaults(suited, augmentation, DefaultsChosen(0, line, _chosen_values(settings, suited, augmentation)))
 
 
@@ -289,36 +290,23 @@ def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, r
     )
 
 
-def warn_of_few_steps(settings: Settings, given: Settings, images: int) -> None:
-    """Say so where a choice of the user's own leaves too few steps for a network from scratch."""
-    own = [name for name in ("epochs", "batch") if name not in given.automatic]
-    if own and (steps := _too_few_steps(settings, images)):
-        few = f"{steps} training steps for {images} images, too few for a network from scratch"
-        _warn(settings, own, f"{few}; leave it out")
-
-
 def warn_of_short_phase(settings: Settings, phase: Phase | None, begun: Event) -> None:
     """Say so where a later phase has too few steps; one that is paced by its images is long enough."""
-    if not isinstance(begun, PhaseStarted) or not begun.phase or settings.images is not None:
-        return
-    images = begun.new_images + begun.memory_images
-    if phase is not None and not phase.is_frozen and (steps := _too_few_steps(settings, images)):
-        few = f"{steps} training steps for the {images} images of phase {begun.phase}"
-        _warn(settings, ["epochs"], f"{few}; begin a learner that leaves it out")
+    if isinstance(begun, PhaseStarted) and begun.phase and settings.images is None and phase and not phase.is_frozen:
+        where = f"the {{}} images of phase {begun.phase}; begin a learner that leaves it out"
+        _warn_of_few_steps(settings, ["epochs"], begun.new_images + begun.memory_images, where)
 
 
-def _too_few_steps(settings: Settings, images: int) -> int:
-    """The steps of a phase of so many images, if they are few and would be more if they were chosen; else 0."""
+def _warn_of_few_steps(settings: Settings, own: Sequence[str], images: int, where: str) -> None:
+    """Say so where keys of the user's `own` leave a phase few steps, and it would have more if they were chosen."""
     batch = suitable_batch(images)
     usual = len(batch_bounds(images, batch)) * suitable_epochs(images, batch)
-    steps = len(batch_bounds(images, settings.schedule.batch)) * settings.schedule.epochs
-    return steps if steps < min(FEWEST_STEPS, usual) else 0
-
-
-def _warn(settings: Settings, own: Sequence[str], few: str) -> None:
-    values = " and ".join(f"{name}={getattr(settings, name)}" for name in own)
-    verb = "make" if len(own) > 1 else "makes"
-    log.warning("%s %s only %s, or use more epochs or a smaller batch", values, verb, few)
+    steps = len(batch_bounds(images, settings.batch)) * settings.epochs
+    if own and steps < min(FEWEST_STEPS, usual):
+        values = " and ".join(f"{name}={getattr(settings, name)}" for name in own)
+        verb = "make" if len(own) > 1 else "makes"
+        few = f"{steps} training steps for {where.format(images)}"
+        log.warning("%s %s only %s, or use more epochs or a smaller batch", values, verb, few)
 
 
 def _chosen_values(before: Settings, after: Settings, augmentation: Augmentation) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def receive(
         if not settings.memory.knows_increment:
             raise UserError("only a memory with knows_increment may be told what comes next; leave next_images out")
         check_whole("next_images", next_images, 0)
-    store, plain = labelled_store(images, labels, settings, knowledge)
+    store, plain = open_for_learner(images, settings, knowledge, labels=labels, labelled=True, held_out=False)
     digest = digest_images(store, plain)
     new = _new_classes(plain, knowledge.classes, known)
     if origins is None:
@@ -193,22 +193,6 @@ def _warn_of_lookalikes(new: Sequence[Label], before: Sequence[Label]) -> None:
             )
 
 
-def labelled_store(
-    images: Images, labels: Labels | None, settings: Settings, knowledge: Knowledge, *, held_out: bool = False
-) -> tuple[PixelStore, list[Label]]:
-    """The images as this learner takes them, and one label for each: as given, else as the images bring them along.
-
-    With `held_out` they are to judge by, and of a pack those of its test part.
-    """
-    store, found = open_for_learner(images, settings, knowledge, labels=labels, labelled=True, held_out=held_out)
-    if found is None:
-        raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
-    plain = plain_labels(found)
-    if len(store) != len(plain):
-        raise UserError(f"{len(store)} images and {len(plain)} labels; give one label per image")
-    return store.to("cpu"), plain
-
-
 def open_for_learner(
     images: Images,
     settings: Settings,
@@ -217,8 +201,8 @@ def open_for_learner(
     labels: Labels | None = None,
     labelled: bool = False,
     held_out: bool = True,
-) -> tuple[PixelStore, Any]:
-    """The images as this learner takes them, and the labels that came with them, if any did.
+) -> tuple[PixelStore, list[Label]]:
+    """The images as this learner takes them; if `labelled`, with one label for each: as given, else as they bring them.
 
     Pictures are decoded to the shape of those that were learned from, if there are any; another size or number of
     channels is refused. Of a pack they are those of its test part where it has one or, if not `held_out`, those that
@@ -232,7 +216,14 @@ def open_for_learner(
     store, found = open_images(images, labels, decoder, labelled=labelled, held_out=held_out)
     if shape is not None and store.shape != shape:
         raise UserError(f"images of shape {store.shape}, but this learner was trained on {shape}")
-    return store, found
+    if not labelled:
+        return store, []
+    if found is None:
+        raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
+    store, plain = store.to("cpu"), plain_labels(found)
+    if len(store) != len(plain):
+        raise UserError(f"{len(store)} images and {len(plain)} labels; give one label per image")
+    return store, plain
 
 
 def plain_weights(weights: Sequence[float] | NDArray[Any], count: int) -> NDArray[np.float64]:

@@ -40,7 +40,6 @@ from poise.learner.inputs import (
     Labels,
     NewPhase,
     digest_images,
-    labelled_store,
     open_for_learner,
     plain_weights,
     receive,
@@ -60,6 +59,7 @@ from poise.training import (
     Evaluator,
     Event,
     Executor,
+    Extracted,
     PhaseDone,
     both_classifiers,
     undisturbed,
@@ -340,8 +340,11 @@ class Learner:
 
         Of phases before a class was removed, and in a file saved without its memory, that is not known.
         """
-        noted = self.knowledge.images_digests
-        return bool(noted) and digest_images(*labelled_store(images, labels, self.settings, self.knowledge)) in noted
+        known = self.knowledge
+        if not known.images_digests:
+            return False
+        found = open_for_learner(images, self.settings, known, labels=labels, labelled=True, held_out=False)
+        return digest_images(*found) in known.images_digests
 
     # Predicting -------------------------------------------------------------------------------------------------
 
@@ -404,7 +407,7 @@ class Learner:
         image, it is the weighted share.
         """
         known = self.knowledge
-        store, wanted = labelled_store(images, labels, self.settings, known, held_out=True)
+        store, wanted = open_for_learner(images, self.settings, known, labels=labels, labelled=True)
         weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
         predicted = np.asarray(known.classes)[self._classify(store, classifier)[0].argmax(axis=1)]
         share = share_right(wanted, predicted.tolist(), weights)
@@ -414,11 +417,7 @@ class Learner:
     @public
     def features(self, images: Images) -> NDArray[np.float32]:
         """What the network makes of each image, before any classifier: [images, width]."""
-        known = self.knowledge
-        if known.predictor is None:
-            raise not_learned()
-        store, _ = open_for_learner(images, self.settings, known)
-        return self.evaluator.extract(known.predictor, store).features.cpu().numpy()
+        return self._extract(images, self.knowledge.predictor).features.cpu().numpy()
 
     def predicting_by(self, classifier: str | None) -> Self:
         """Let this classifier count, `fc` or `ncm`, until a further phase decides anew; None: the one that does."""
@@ -438,8 +437,7 @@ class Learner:
         known, name = self.knowledge, self.settings.made_method.starts_from
         if name is None or known.start is None or known.start is known.predictor:
             return {}
-        store, _ = open_for_learner(images, self.settings, known)
-        found = self.evaluator.extract(known.start, store).logits
+        found = self._extract(images, known.start).logits
         return {name: self.classes_[found.argmax(dim=1).cpu().numpy()]}
 
     @public
@@ -488,10 +486,16 @@ class Learner:
     def _scores(self, images: Images) -> dict[str, Tensor]:
         """One score per image and class from each classifier: logits, and cosines to the means."""
         known = self.knowledge
-        if known.predictor is None or known.means is None:
+        found = self._extract(images, known.predictor)
+        assert known.means is not None
+        return both_classifiers(found, known.means)
+
+    def _extract(self, images: Images, model: Model | None) -> Extracted:
+        """What this model makes of images: their features and logits."""
+        if model is None:
             raise not_learned()
-        store, _ = open_for_learner(images, self.settings, known)
-        return both_classifiers(self.evaluator.extract(known.predictor, store), known.means)
+        store, _ = open_for_learner(images, self.settings, self.knowledge)
+        return self.evaluator.extract(model, store)
 
     @property
     def evaluator(self) -> Evaluator:

@@ -17,7 +17,7 @@ from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone, is_named
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
-from poise.spaces import ActionSpace, all_grids, make_space, named_space, tuned_space
+from poise.spaces import OWN, ActionSpace, make_space, named_space
 from poise.training import Backend, Executor, Schedule, make_backend
 from poise.tuning import Tuner, TunerKind, tuner_kind, tuner_names
 
@@ -52,8 +52,7 @@ class Settings(LearnerKeys):
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
         said = LearnerKeys(**{name: value for name, value in given.items() if value is not None})
-        kind = tuner_kind(said.policy)
-        method = make_method(said.method, said.options)
+        kind, method = tuner_kind(said.policy), make_method(said.method, said.options)
         memory = _budget(said.memory, method)
         settings = cls(
             **{
@@ -64,7 +63,7 @@ class Settings(LearnerKeys):
                 "policy_options": kind.resolve(said.policy_options),
                 "space": kind.own_space(said.space, said.tune),
                 "memory": memory,
-                "trials": _trial_settings(given.get("trials"), said.trials, kind, only_environment(method, memory)),
+                "trials": _trial_settings(given.get("trials"), said.trials, kind, method, memory),
                 "automatic": left_open,
             }
         )
@@ -102,7 +101,7 @@ class Settings(LearnerKeys):
                     f"{self.method} with these options trains on as many old images as new ones (its stage "
                     f"{stage.name}), and memory=0 keeps none; set other options or keep images, such as memory=20"
                 )
-        grids = () if isinstance(self.space, str) or not self.kind.tunes else all_grids(self.space or {})
+        grids = () if isinstance(self.space, str) or not self.kind.tunes else named_space(self.space or {}).grids
         balance = {**method.default_action, **self.action}.get("balance")
         if BALANCED in (balance, *(word for grid in grids for word in grid.get("balance", ()))):
             raise UserError(
@@ -150,18 +149,30 @@ class Settings(LearnerKeys):
 
     @cached_property
     def action_space(self) -> ActionSpace:
-        """The actions that the policy chooses from."""
-        method, space = self.made_method, self.space or {}
-        return tuned_space(
-            method.default_action,
-            self.action,
-            tuned=self.kind.tunes,
-            space=named_space(space, method.spaces) if isinstance(space, str) else space,
-            tune=self.tune,
-            choices=self.choices,
-            epochs=self.schedule.epochs,
-            allocation=self.memory.default_allocation,
-        )
+        """The actions that the policy chooses from, around the method's own action with the user's changes.
+
+        Where something is tuned, so is the classifier, apart from the trials (`auto`), unless the user set it, it is an
+        axis of the space, or `tune` leaves it out. Some axes are there only where they are named, in the space or among
+        the changes: `epochs`, which starts from the length of the schedule; `allocation`, which starts from that of the
+        memory; and `backbone_rate`, which starts from 1 unless the method has its own. A space by name leaves out what
+        is not there.
+        """
+        own, tunes = self.made_method.default_action, self.kind.tunes
+        space = named_space(self.space or {}, self.made_method.spaces)  # refuses a wrong word, tuned or not
+        named = {axis for grid in space.grids for axis in grid}
+        changing = (named if space.name == OWN else named & {"allocation"}) if tunes else set()
+        allocation = self.memory.default_allocation
+        if "allocation" in {*self.action, *changing} and allocation is None:
+            raise UserError(
+                "an action with an allocation needs RMM's memory: set memory.rule=rmm, and leave "
+                "memory.knows_increment out"
+            )
+        optional = {"epochs": float(self.epochs), "allocation": allocation or 0.0, "backbone_rate": 1.0}
+        more = {axis: value for axis, value in optional.items() if axis in {*self.action, *changing} - {*own}}
+        base = Action(**own, **more).replace(**self.action)
+        if tunes and "classifier" not in {*self.action, *named} and (self.tune is None or "classifier" in self.tune):
+            base = base.replace(classifier="auto")
+        return make_space(space if tunes else {}, base, self.tune, self.choices)
 
     @cached_property
     def tuner(self) -> Tuner:
@@ -195,12 +206,8 @@ class Settings(LearnerKeys):
     def remarks(self) -> list[str]:
         """Lines for the user about keys that change nothing here, and about what trials cannot judge."""
         if not self.kind.tunes:
-            only = only_environment(self.made_method, self.memory)
-            own = {
-                "space": self.kind.space,
-                "tune": None,
-                "trials": _trial_settings(None, TrialSettings(), self.kind, only),
-            }
+            trials = _trial_settings(None, TrialSettings(), self.kind, self.made_method, self.memory)
+            own = {"space": self.kind.space, "tune": None, "trials": trials}
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
         lines = []
@@ -263,8 +270,8 @@ def _budget(given: MemoryKeys | None, method: Method) -> Budget:
     own = Budget.of(method.own_memory)
     if given is None:
         return own.whole()
-    size = {} if given.sized else {"per_class": own.per_class}
-    budget = Budget(**{**dict(given), **size})
+    sized = given.total is not None or given.rule == ALL_IMAGES or "per_class" in given.model_fields_set
+    budget = Budget(**{**dict(given), **({} if sized else {"per_class": own.per_class})})
     if own.keeps_all and not budget.keeps_all:
         raise UserError(
             f"{method.name} trains on every image seen so far; leave memory out, or set memory={ALL_IMAGES}"
@@ -272,24 +279,25 @@ def _budget(given: MemoryKeys | None, method: Method) -> Budget:
     return budget
 
 
-def only_environment(method: Method, memory: Budget) -> str | None:
-    """The environment that actions must be tried in, where only one is possible.
-
-    Without old images that is a look-ahead, for a network that starts anew the local one.
-    """
-    return "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
-
-
-def _trial_settings(given: object, checked: TrialSettings, kind: TunerKind, only: str | None) -> TrialSettings:
+def _trial_settings(
+    given: object, checked: TrialSettings, kind: TunerKind, method: Method, memory: Budget
+) -> TrialSettings:
     """How actions are tried: complete settings as given, else with what the policy brings along.
 
-    Perhaps `only` one environment is possible.
+    Without old images only a look-ahead is possible, for a network that starts anew only the local environment.
     """
     said = checked.said()
-    if only and said.get("environment", only) != only:
+    settings = checked.whole() if isinstance(given, TrialSettings) else kind.trial_settings(said)
+    only = "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
+    if only is None:
+        return settings
+    if said.get("environment", only) != only:
         why = "needs old images to validate on, and memory=0 keeps none"
         if only == "local":
             why = "continues a network, and this method starts anew"
         raise UserError(f"trials.environment={said['environment']} {why}; leave it out, or set {only}")
-    settings = checked.whole() if isinstance(given, TrialSettings) else kind.trial_settings(said)
-    return settings if only is None else settings.restricted_to(only)
+    if settings.horizon:
+        raise UserError(
+            f"trials.horizon={settings.horizon} needs old images and a network that continues; leave it out"
+        )
+    return settings.replace(environment=only)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import torch
 from pydantic import (
     BaseModel,
     BeforeValidator,
+    ConfigDict,
     Field,
     NonNegativeInt,
     PlainSerializer,
@@ -41,7 +42,7 @@ from poise.nets import (
 )
 from poise.settings import own_error
 from poise.training import NCM_TEMPERATURE
-from poise.tuning import CLASSIFIERS, History, entry_as_json, entry_from_json, first_classifier
+from poise.tuning import CLASSIFIERS, entry_as_json, entry_from_json, first_classifier
 from poise.words import counted
 
 log = logging.getLogger(__name__)
@@ -94,25 +95,27 @@ class Knowledge:
             are gone.
     """
 
-    action: Action
-    classes: tuple[Label, ...] = ()
-    phases: int = 0
+    __pydantic_config__: ClassVar = ConfigDict(arbitrary_types_allowed=True)
+
+    action: SavedAction
+    classes: tuple[StrictInt | StrictStr, ...] = ()
+    phases: NonNegativeInt = 0
     classifier: str = "fc"
-    shape: Shape | None = None
-    short_side: int | None = None
+    shape: tuple[PositiveInt, PositiveInt, PositiveInt] | None = None
+    short_side: PositiveInt | None = None
     preprocessing: Preprocessing | None = None
-    predictor: Model | None = None
-    start: Model | None = None
-    hits: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
-    means: Tensor | None = None
-    mean_images: tuple[int, ...] = ()
-    memory: Memory | None = None
-    features: Tensor | None = None
-    history: History = ()
-    held: int = 0
-    budget: int = 0
+    predictor: Annotated[Model | None, Field(exclude=True)] = None
+    start: Annotated[Model | None, Field(exclude=True)] = None
+    hits: Mapping[str, NonNegativeInt] = field(default_factory=lambda: dict.fromkeys(CLASSIFIERS, 0))
+    means: Annotated[Tensor | None, Field(exclude=True)] = None
+    mean_images: tuple[NonNegativeInt, ...] = ()
+    memory: Annotated[Memory | None, Field(exclude=True)] = None
+    features: Annotated[Tensor | None, Field(exclude=True)] = None
+    history: tuple[SavedEntry, ...] = ()
+    held: NonNegativeInt = 0
+    budget: NonNegativeInt = 0
     rho: float = 0.0
-    temperatures: Mapping[str, float] = field(default_factory=dict)
+    temperatures: Mapping[str, PositiveFloat] = field(default_factory=dict)
     reject: Mapping[str, float] = field(default_factory=dict)
     images_digests: tuple[str, ...] = ()
 
@@ -151,8 +154,8 @@ class Pending(BaseModel, frozen=True, arbitrary_types_allowed=True):
     tensors: Tensors = Field({}, exclude=True)
 
 
-class SavedLearner(BaseModel, arbitrary_types_allowed=True):
-    """What the file of a learner says beside its tensors; what `Knowledge` has too has the same name there."""
+class SavedLearner(BaseModel):
+    """What the file of a learner says beside its tensors, in one table with what is plain of its knowledge."""
 
     poise: str
     settings: Settings
@@ -160,35 +163,21 @@ class SavedLearner(BaseModel, arbitrary_types_allowed=True):
     own_net: bool
     net_info: NetInfo | None
     models: dict[Literal["predictor", "start"], SavedModel]
-    shape: tuple[PositiveInt, PositiveInt, PositiveInt] | None
-    short_side: PositiveInt | None
-    preprocessing: Preprocessing | None
-    classes: tuple[StrictInt | StrictStr, ...]
-    classifier: Literal["fc", "ncm"]
-    action: SavedAction
-    phases: NonNegativeInt
-    hits: dict[str, NonNegativeInt]
-    history: tuple[SavedEntry, ...]
-    mean_images: tuple[NonNegativeInt, ...]
-    held: NonNegativeInt
-    budget: NonNegativeInt
-    rho: float
-    temperatures: dict[str, PositiveFloat] = {}
-    reject: dict[str, float]
-    images_digests: tuple[str, ...]
     pending: Pending | None
+    knowledge: Knowledge
 
     @classmethod
     def of(cls, meta: Mapping[str, Any]) -> Self:
         """The plain values of a file, checked."""
         try:
-            return cls(**meta)
+            return cls(**{**meta, "knowledge": meta})
         except (PoiseError, ValidationError) as error:
             raise Malformed(f"is not as poise writes it ({first_line(own_error(error) or error)})") from error
 
-
-#: What of `Knowledge` is plain values.
-_PLAIN: Final = tuple(each.name for each in fields(Knowledge) if each.name in SavedLearner.model_fields)
+    def as_json(self) -> dict[str, Any]:
+        """The plain values as a file has them."""
+        found = self.model_dump(mode="json")
+        return {**found.pop("knowledge"), **found}
 
 
 @dataclass(frozen=True)
@@ -286,9 +275,9 @@ class LearnerState:
             net_info=self.info,
             models=models,
             pending=self.pending,
-            **{name: getattr(self.knowledge, name) for name in _PLAIN},
+            knowledge=self.knowledge,
         )
-        return saved.model_dump(mode="json")
+        return saved.as_json()
 
     @classmethod
     def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
@@ -332,22 +321,23 @@ class LearnerState:
 def _knowledge(
     saved: SavedLearner, tensors: Mapping[str, Tensor], net: nn.Module | None, lookup: Lookup | None
 ) -> Knowledge:
+    known = saved.knowledge
     models = {
-        name: restore_model(saved.settings, saved.shape, described, store.under(name, tensors), net)
+        name: restore_model(saved.settings, known.shape, described, store.under(name, tensors), net)
         for name, described in saved.models.items()
-        if saved.shape is not None
+        if known.shape is not None
     }
     memory = None
     if "memory.exemplars.labels" in tensors:
         parts = (store.under("memory.exemplars", tensors), store.under("memory.reserve", tensors))
-        memory = Memory(*(_stored_images(part, lookup, saved.shape) for part in parts))
-    return Knowledge(
+        memory = Memory(*(_stored_images(part, lookup, known.shape) for part in parts))
+    return replace(
+        known,
         predictor=models.get("predictor"),
         start=models.get("start", models.get("predictor")),
         means=tensors.get("means"),
         memory=memory,
         features=tensors.get("memory.features"),
-        **{name: getattr(saved, name) for name in _PLAIN},
     )
 
 

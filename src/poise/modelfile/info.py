@@ -66,9 +66,10 @@ class LearnerSummary:
         meta, shapes, tensors = store.read_summary(path, LABELS, kind="learner")
         with reading(path):
             saved = SavedLearner.of(meta)
+            known, classes = saved.knowledge, saved.knowledge.classes
             rows = [row for name in LABELS for row in (tensors[name].tolist() if name in tensors else ())]
-            found, classes = Counter(saved.classes[row] for row in rows), tuple(saved.classes)
-        whole = LABELS[0] in tensors or not saved.phases
+            found = Counter(classes[row] for row in rows)
+        whole = LABELS[0] in tensors or not known.phases
         weights = [
             size
             for name, size in shapes.items()
@@ -77,12 +78,12 @@ class LearnerSummary:
         return cls(
             path=path,
             classes=classes,
-            phases=saved.phases,
-            shape=saved.shape,
+            phases=known.phases,
+            shape=known.shape,
             network=saved.models["predictor"].net if "predictor" in saved.models else None,
             parameters=sum(map(math.prod, weights)),
             kept={label: found[label] for label in classes} if whole else None,
-            classifier=saved.classifier,
+            classifier=known.classifier,
             method=saved.settings.method,
             policy=saved.settings.policy if whole else None,
             pending=saved.pending is not None or interrupted,
