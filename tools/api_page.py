@@ -65,7 +65,7 @@ def make_page() -> str:
 def open_package(name: str) -> ModuleType:
     """A package; where it loads its names as they are asked for, the module that has them."""
     package = importlib.import_module(name)
-    if hasattr(package, "__all__"):
+    if "__all__" in vars(package):
         return package
     imports = (node for node in ast.walk(ast.parse(inspect.getsource(package))) if isinstance(node, ast.ImportFrom))
     return importlib.import_module(next(node.module for node in imports if node.module and node.names[0].name == "*"))

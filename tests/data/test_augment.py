@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from poise import draws as addresses
-from poise.data.augment import Augmentation, Draws, Preprocessing, mirror
+from poise.data.augment import Augmentation, Draws, Preprocessing
 from poise.errors import UserError
 
 
@@ -151,13 +151,6 @@ def test_the_global_generators_are_left_alone() -> None:
     preprocessing(3, augmentation).training(random_pixels(4, 3, 8, 8), draws)
     assert np.random.get_state()[1].tolist() == before[0]  # type: ignore[index]  # noqa: NPY002
     assert torch.equal(torch.random.get_rng_state(), before[1])
-
-
-def test_mirror_exchanges_left_and_right_only() -> None:
-    pixels = random_pixels(2, 3, 4, 5)
-    mirrored = mirror(pixels)
-    np.testing.assert_array_equal(mirrored.numpy(), pixels.numpy()[:, :, :, ::-1])
-    assert torch.equal(mirror(mirrored), pixels)
 
 
 @settings(max_examples=20, deadline=None)

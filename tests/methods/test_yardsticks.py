@@ -88,7 +88,7 @@ class TestAllImages:
 
     def test_in_a_recipe(self) -> None:
         for name, words in (("digits/joint", ()), ("digits/lucir", ("memory=all",)), ("digits/rmm", ("memory=all",))):
-            assert load_recipe(name, words).settings.memory.keeps_all
+            assert load_recipe(name, words).settings.memory.rule == "all"
         assert load_recipe("digits/joint", ["method=lucir", "memory.total=40"]).settings.memory == Budget(None, 40)
         for words in (("memory.rule=all",), ("memory={rule='all', reserve=2}",)):
             with pytest.raises(UserError, match="leave the other keys of memory out"):

@@ -8,7 +8,7 @@ of a tensor, so that a training step that contains it can be captured in a CUDA 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Self
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
-from poise.data.crops import Crops, draw_boxes
+from poise.data.crops import Choices, Crops, draw_boxes
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError, check_flag, check_number, check_whole, plain_number
 
@@ -34,7 +34,7 @@ _CHUNK = 2**24  # pixels read at once when a data set is measured
 
 
 @dataclass(frozen=True, eq=False)
-class Draws:
+class Draws(Choices):
     """The random choices for a row of images, one entry for each image.
 
     Attributes:
@@ -55,18 +55,6 @@ class Draws:
 
     def __len__(self) -> int:
         return len(self.offsets)
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Draws:
-        """Choices of these kinds, with this done to the tensor of each."""
-        return Draws(*(None if values is None else change(values) for values in vars(self).values()))  # type: ignore[arg-type]
-
-    def batch(self, start: int, stop: int) -> Draws:
-        """The choices for the images from `start` up to, not including, `stop`."""
-        return self.changed(lambda values: values[start:stop])
-
-    def to(self, device: torch.device | str) -> Draws:
-        """The choices on another device."""
-        return self.changed(lambda values: values.to(device))
 
     def crops(self, size: tuple[int, int]) -> Crops | None:
         """Which part of each image is read, at this height and width; None where images are read as they are."""
@@ -231,21 +219,14 @@ class Preprocessing:
             cropped = autoaugment(cropped.to(torch.uint8), draws.operations).float()
         if draws.holes is not None:
             cropped = cut_out(cropped, draws.holes, self.augmentation.cutout)
-        return self._normalise(cropped)
+        return self.plain(cropped)
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The images as the network sees them in evaluation: normalised float32, nothing else."""
-        return self._normalise(pixels.float())
-
-    def scale_and_shift(self) -> tuple[Tensor, Tensor]:
-        """The normalisation as scale · x + shift, each [1, C, 1, 1]."""
-        return _scale_and_shift(self.mean, self.std, torch.device("cpu"))
-
-    def _normalise(self, values: Tensor) -> Tensor:
-        if values.ndim != 4 or values.shape[1] not in (1, len(self.mean)):
-            raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(values.shape)}; convert them first")
-        scale, shift = _scale_and_shift(self.mean, self.std, values.device)
-        return torch.addcmul(shift, values, scale)
+        if pixels.ndim != 4 or pixels.shape[1] not in (1, len(self.mean)):
+            raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
+        scale, shift = scale_and_shift(self.mean, self.std, pixels.device)
+        return torch.addcmul(shift, pixels.float(), scale)
 
 
 @dataclass(frozen=True)
@@ -285,11 +266,6 @@ def _size_of_each(count: int, sizes: Tensor | None) -> Tensor:
     return sizes.cpu()
 
 
-def mirror(pixels: Tensor) -> Tensor:
-    """Exchange left and right of images."""
-    return pixels.flip(-1)
-
-
 def _crop(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
     """A crop of the image's size out of the zero-padded image, mirrored where drawn.
 
@@ -308,7 +284,8 @@ def _crop(pixels: Tensor, draws: Draws, pad: int) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+def scale_and_shift(mean: tuple[float, ...], std: tuple[float, ...], device: torch.device) -> tuple[Tensor, Tensor]:
+    """A normalisation as scale · x + shift, each [1, C, 1, 1]."""
     # Kept per device: making them copies from the host, which a step being captured must not do.
     # Not in inference mode: gradients could not pass through its tensors later.
     with torch.inference_mode(False):

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -66,34 +66,19 @@ class Budget(MemoryKeys):
     What its keys mean is said above and, of each, by `poise recipes --keys` (`memory.…`).
     """
 
-    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
-        super().__init__(*first, **values)
+    if TYPE_CHECKING:  # by position too
+
+        def __init__(self, *first: Any, **values: Any) -> None: ...  # noqa: ANN401
 
     @classmethod
     def of(cls, size: int | str) -> Budget:
         """So many images of each class, or all of them."""
         return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)
 
-    @property
-    def _allocations(self) -> tuple[float, ...]:
-        if self.allocation is None:
-            return (ALLOCATION,) if self.rule == "rmm" else (0.0,)
-        return self.allocation if isinstance(self.allocation, tuple) else (self.allocation,)
-
-    @property
-    def keeps_images(self) -> bool:
-        """Whether images are kept between phases: with 0 per class, none are."""
-        return self.per_class != 0
-
-    @property
-    def keeps_all(self) -> bool:
-        """Whether every image is kept."""
-        return self.rule == ALL_IMAGES
-
     def quota(self, classes: int) -> int:
         """q: how many images, including the reserve, each of `classes` classes may keep by the plain rule."""
-        if self.keeps_all or not self.keeps_images:
-            return UNLIMITED if self.keeps_all else 0
+        if self.rule == ALL_IMAGES or self.per_class == 0:
+            return UNLIMITED if self.rule == ALL_IMAGES else 0
         quota = self.per_class if self.per_class is not None else (self.total or 0) // classes
         if quota <= self.reserve:
             raise UserError(
@@ -108,13 +93,16 @@ class Budget(MemoryKeys):
 
         Where all are kept: those that are, and the new ones.
         """
-        return (kept if self.keeps_all else self.quota(old) * old if old else 0) + images
+        return (kept if self.rule == ALL_IMAGES else self.quota(old) * old if old else 0) + images
 
     def rho(self, phase: int, chosen: float | None = None) -> float:
         """ρ of this phase: the one that its action chose, else the memory's own; 0 where the plain rule holds."""
         if phase == 0 and self.after_phase_0 == "plain":
             return 0.0
-        return self._allocations[min(phase, len(self._allocations) - 1)] if chosen is None else chosen
+        if chosen is not None or self.rule != "rmm":
+            return chosen or 0.0
+        shares = ALLOCATION if self.allocation is None else self.allocation
+        return shares[min(phase, len(shares) - 1)] if isinstance(shares, tuple) else shares
 
     @property
     def default_allocation(self) -> float | None:
@@ -152,28 +140,28 @@ class Budget(MemoryKeys):
         """About how many exemplars and new images each phase holds; `phases` gives the images of each new class."""
         found, kept = list[tuple[int, int]](), list[int]()
         for phase, sizes in enumerate(phases):
-            old, images, rho = len(kept), sum(sizes), self.rho(max(phase - 1, 0))
-            stored = images
+            old, stored = len(kept), sum(sizes)
+            images, classes = stored, old + len(sizes)
             if old and self.knows_increment:
                 stored = int((1 - self.rho(phase)) * images)
             elif old:
-                most = _room(self.quota(old), old, images, len(sizes), rho) // old
+                most = per_class(self.quota(old), old, images, self.rho(phase - 1), arriving=len(sizes))
                 kept = [min(count, most) for count in kept]
-                stored = min(images, self.of_phase(old, images, sum(kept)) - sum(kept))
+                stored = min(images, self.quota(old) * old + images - sum(kept))
             found.append((sum(kept), stored))
-            following = sum(phases[phase + 1]) if phase + 1 < len(phases) else images
-            quota = self.after(old + len(sizes), images, self.rho(phase), following)
-            kept = [min(count, quota) for count in (*kept, *(size * stored // max(images, 1) for size in sizes))]
+            expected = sum(phases[phase + 1]) if self.knows_increment and phase + 1 < len(phases) else images
+            most = per_class(self.quota(classes), classes, expected, self.rho(phase))
+            kept = [min(count, most) for count in (*kept, *(size * stored // max(images, 1) for size in sizes))]
         return found
 
 
-def per_class(quota: float, classes: int, images: int, rho: float) -> int:
-    """⌊(q · n + ⌊ρ · m⌋) / n⌋.
+def per_class(quota: float, classes: int, images: int, rho: float, arriving: int = 0) -> int:
+    """⌊(q · n + ⌊ρ · m⌋) / n⌋. Of the m images at least one of each of the `arriving` classes must be stored, too.
 
     >>> [per_class(20, 50, 5000, 0.8), per_class(20, 60, 5000, 0.8), per_class(20, 100, 5000, 0.6)]
     [100, 86, 50]
     """
-    return (_share(classes, quota) + _share(images, rho)) // classes
+    return (_share(classes, quota) + min(_share(images, rho), images - arriving)) // classes
 
 
 def _share(count: int, share: float) -> int:
@@ -189,14 +177,9 @@ def on_arrival(
     Together they are at most quota · old + the images that arrive.
     """
     arrived = len(new)
-    memory = memory.cut(_room(quota, old, arrived, len(torch.unique(new.labels)), rho) // old)
+    memory = memory.cut(per_class(quota, old, arrived, rho, arriving=len(torch.unique(new.labels))))
     count = min(arrived, _share(old, quota) + arrived - len(memory))
     return memory, new if count == arrived else new.select(sample(new.labels, count, generator))
-
-
-def _room(quota: float, old: int, images: int, arriving: int, rho: float) -> int:
-    """How many exemplars may stay when `arriving` classes arrive: at least one image of each must be stored."""
-    return _share(old, quota) + min(_share(images, rho), images - arriving)
 
 
 def sample(labels: Tensor, count: int, generator: np.random.Generator) -> Tensor:

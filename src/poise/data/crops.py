@@ -10,10 +10,10 @@ import importlib
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -34,7 +34,25 @@ Numbers = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Crops:
+class Choices:
+    """Random choices for a row of images: each of its tensors has one entry for each image."""
+
+    def changed(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """These choices, with this done to each tensor; such as a selection of some entries."""
+        tensors = {name: values for name, values in vars(self).items() if isinstance(values, Tensor)}
+        return replace(self, **{name: change(values) for name, values in tensors.items()})
+
+    def batch(self, start: int, stop: int) -> Self:
+        """Those for the images from `start` up to, not including, `stop`."""
+        return self.changed(lambda values: values[start:stop])
+
+    def to(self, device: torch.device | str) -> Self:
+        """The choices on another device."""
+        return self.changed(lambda values: values.to(device))
+
+
+@dataclass(frozen=True, eq=False)
+class Crops(Choices):
     """Which part of each image is read, and at which size; one entry for each image.
 
     Attributes:
@@ -50,18 +68,6 @@ class Crops:
 
     def __len__(self) -> int:
         return len(self.boxes)
-
-    def changed(self, change: Callable[[Tensor], Tensor]) -> Crops:
-        """Crops of this size with this done to each tensor; such as a selection of some entries."""
-        return Crops(change(self.boxes), change(self.mirrored), self.size)
-
-    def batch(self, start: int, stop: int) -> Crops:
-        """Those of the images from `start` up to, not including, `stop`."""
-        return self.changed(lambda values: values[start:stop])
-
-    def to(self, device: torch.device | str) -> Crops:
-        """The crops on another device."""
-        return self.changed(lambda values: values.to(device))
 
 
 def draw_boxes(sizes: Numbers, least: float, generator: np.random.Generator) -> Numbers:

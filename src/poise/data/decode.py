@@ -118,11 +118,6 @@ class Decoder:
             raise BadImages(faults)
         return pixels
 
-    def decode_each(self, paths: Sequence[Picture]) -> list[Tensor | UserError]:
-        """The image of each file as uint8 [channels, H, W]; in the place of one that cannot be decoded, why."""
-        found = (image for image, _ in self._decode_in_order(paths, 0, known=False))
-        return [each if isinstance(each, UserError) else torch.from_numpy(each).permute(2, 0, 1) for each in found]
-
     def _decode_in_order(
         self, pictures: Sequence[Picture], first: int, known: bool
     ) -> Iterator[tuple[Pixels | UserError, FileContent | None]]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.data.stores import PixelStore, as_store, chunks, describe, join_stores
+from poise.data.stores import DenseStore, PixelStore, chunks, describe, join_stores
 from poise.errors import UserError
 
 
@@ -33,7 +33,8 @@ class ImageSet:
     origins: Tensor
 
     def __init__(self, store: Tensor | PixelStore, labels: Tensor, origins: Tensor) -> None:
-        together, store = isinstance(store, Tensor), as_store(store)
+        together = isinstance(store, Tensor)
+        store = DenseStore(store) if isinstance(store, Tensor) else store
         for name, values in (("labels", labels), ("origins", origins)):
             if values.dtype != torch.int64 or values.ndim != 1:
                 raise UserError(f"{name} must be int64 [N], not {describe(values)}; convert them first")

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from poise.data.crops import Crops
 from poise.data.decode import Decoder, suitable_size
 from poise.data.sources.layout import INDEX
-from poise.data.stores import DenseStore, FlatStore, PixelStore, Shape, copy_centres, gather_boxes, lay_out
+from poise.data.stores import DenseStore, PictureStore, PixelStore, Shape
 from poise.errors import Damaged, UserError
 
 DIGEST: Final = 16  # bytes
@@ -255,7 +254,7 @@ class Pack:
         return Decoder(size, decoder.channels, decoder.short_side or size[0])
 
 
-class PackedStore(PixelStore):
+class PackedStore(PictureStore):
     """The images of one part of a pack, mapped class by class. It knows nothing of the other part."""
 
     in_memory = False
@@ -266,20 +265,15 @@ class PackedStore(PixelStore):
         self.shape = shape
         self._path, self._part, self._known_as = pack.path, part, pack.identity(part)
         self._blocks = pack.blocks_of(part)
-        self._sizes = torch.from_numpy(np.concatenate([block.sizes for block in self._blocks]).astype(np.int64))
+        self.sizes = torch.from_numpy(np.concatenate([block.sizes for block in self._blocks]).astype(np.int64))
         counts = [len(block) for block in self._blocks]
         self._block_of = np.repeat(np.arange(len(counts)), counts)
-        lengths = self._sizes.prod(dim=1).numpy() * shape[0]
+        lengths = self.sizes.prod(dim=1).numpy() * shape[0]
         self._starts = np.concatenate([np.cumsum(each) - each for each in np.split(lengths, np.cumsum(counts)[:-1])])
         self._maps: dict[int, NDArray[np.uint8]] = {}
 
     def __len__(self) -> int:
-        return len(self._sizes)
-
-    @property
-    def sizes(self) -> Tensor:
-        """Height and width of every image."""
-        return self._sizes
+        return len(self.sizes)
 
     def identity(self) -> Iterator[bytes]:
         """What the index says of this part."""
@@ -291,21 +285,9 @@ class PackedStore(PixelStore):
         pixels = self._maps.get(number)
         if pixels is None:
             pixels = self._maps[number] = self._map(self._blocks[number])
-        height, width = self._sizes[index].tolist()
+        height, width = self.sizes[index].tolist()
         start = int(self._starts[index])
         return pixels[start : start + self.shape[0] * height * width].reshape(self.shape[0], height, width)
-
-    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
-        """The images at these indices: their centre, or the part that `crops` says."""
-        if crops is not None:
-            return gather_boxes(self, indices, crops)
-        return copy_centres(map(self.picture, indices.tolist()), len(indices), self.shape)
-
-    def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
-        """Whole images in memory; a `DenseStore` where all have one size."""
-        if self.is_even:
-            return DenseStore(self.gather(indices))
-        return lay_out(map(self.picture, indices.tolist()), self._sizes[indices.cpu()], self.shape)
 
     def _map(self, block: Block) -> NDArray[np.uint8]:
         pixels = map_file(self._path / block.file)

@@ -6,7 +6,6 @@ from poise.data.augment import (
     Draws,
     FeatureViews,
     Preprocessing,
-    mirror,
     suitable_augmentation,
 )
 from poise.data.budget import Budget, Stored, on_arrival, per_class
@@ -56,7 +55,6 @@ __all__ = [
     "keep_some",
     "load_clustering",
     "make_stream",
-    "mirror",
     "on_arrival",
     "open_images",
     "per_class",

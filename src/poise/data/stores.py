@@ -5,7 +5,7 @@ environments make views: lists of indices into stores, which copy and read nothi
 few others (`Evaluator.extract`, digests, a learner's own exemplars when it is saved).
 
 There are four kinds. `DenseStore` is one tensor [N, C, H, W], in memory or on a device. `FlatStore` is one long row
-of bytes with the place, height and width of every image, [C, H, W] each, whose sizes may differ. `PackedStore`
+of bytes with the place, height and width of every image, [C, H, W] each, whose sizes may differ; `PackedStore`
 (`poise.data.packs`) is mapped from files. `View` is a list of indices into others.
 
 What a store must do:
@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
 from pathlib import Path
@@ -44,6 +44,7 @@ class PixelStore(ABC):
 
     Attributes:
         shape: channels, height and width of an image as `gather` gives it without crops.
+        sizes: int64 [N, 2] on the host: height and width of every stored image.
         device: where `gather` puts its result.
         dtype: uint8; float32 where features stand for images.
         in_memory: whether the pixels take memory of the process already; if not, they are read when they are gathered.
@@ -54,6 +55,7 @@ class PixelStore(ABC):
     """
 
     shape: Shape
+    sizes: Tensor
     device: torch.device = torch.device("cpu")
     dtype: torch.dtype = torch.uint8
     in_memory: bool = True
@@ -63,11 +65,6 @@ class PixelStore(ABC):
 
     @abstractmethod
     def __len__(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def sizes(self) -> Tensor:
-        """int64 [N, 2] on the host: height and width of every stored image."""
 
     @abstractmethod
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
@@ -136,14 +133,10 @@ class DenseStore(PixelStore):
         self.pixels, self.device, self.dtype = pixels, pixels.device, pixels.dtype
         channels, height, width = pixels.shape[1:]
         self.shape = channels, height, width
+        self.sizes = torch.tensor([height, width], device="cpu").expand(len(pixels), 2)
 
     def __len__(self) -> int:
         return len(self.pixels)
-
-    @property
-    def sizes(self) -> Tensor:
-        """The same for every image."""
-        return torch.tensor(self.shape[1:], device="cpu").expand(len(self), 2)
 
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices; of each the part that `crops` says."""
@@ -177,7 +170,41 @@ class DenseStore(PixelStore):
         return Rows(self.pixels.reshape(-1), places, heights, widths, channels, max(height, width))
 
 
-class FlatStore(PixelStore):
+class PictureStore(PixelStore):
+    """Images of different sizes in host memory or a file, read one after the other.
+
+    In numpy, whose loops over many small images are short, and leave other threads alone while they copy.
+    """
+
+    @abstractmethod
+    def picture(self, index: int) -> NDArray[np.uint8]:
+        """One whole image in host memory, uint8 [C, H, W], not copied."""
+
+    def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
+        """The images at these indices: their centre, or the part that `crops` says."""
+        if crops is not None:
+            return gather_boxes(self, indices, crops)
+        found = torch.empty(len(indices), *self.shape, dtype=torch.uint8, device="cpu")
+        images, (_, height, width) = found.numpy(), self.shape
+        for place, picture in enumerate(map(self.picture, indices.tolist())):
+            top, left = (picture.shape[1] - height) // 2, (picture.shape[2] - width) // 2
+            images[place] = picture[:, top : top + height, left : left + width]
+        return found
+
+    def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
+        """Whole images in memory of their own; a `DenseStore` where all have one size."""
+        if self.is_even:
+            return DenseStore(self.gather(indices))
+        sizes = self.sizes[indices.cpu()]
+        places, lengths = in_a_row(sizes, self.shape[0])
+        flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cpu")
+        into = flat.numpy()
+        for start, picture in zip(places.tolist(), map(self.picture, indices.tolist()), strict=True):
+            into[start : start + picture.size] = picture.reshape(-1)
+        return FlatStore(flat, places, sizes, self.shape)
+
+
+class FlatStore(PictureStore):
     """Images of different sizes in one row of bytes.
 
     Args:
@@ -189,43 +216,34 @@ class FlatStore(PixelStore):
 
     def __init__(self, flat: Tensor, places: Tensor, sizes: Tensor, shape: Shape) -> None:
         self.flat, self.shape, self.device = flat, shape, flat.device
-        self._sizes = sizes.cpu()
+        self.sizes = sizes.cpu()
         self._places = places.cpu()
-        if bool((self._sizes < torch.tensor(shape[1:], device="cpu")).any()):
+        if bool((self.sizes < torch.tensor(shape[1:], device="cpu")).any()):
             raise UserError(f"an image is smaller than {shape[1]}×{shape[2]} pixels; gather needs crops for it")
         self._rows: Rows | None = None
 
     def __len__(self) -> int:
         return len(self._places)
 
-    @property
-    def sizes(self) -> Tensor:
-        """Height and width of every image."""
-        return self._sizes
-
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices: their centre, or the part that `crops` says."""
-        if crops is not None:
-            return gather_boxes(self, indices, crops)
-        if self.device.type != "cpu":
+        if crops is None and self.device.type != "cpu":
             return self._gather_centres(indices.to(self.device))
-        return copy_centres(map(self.picture, indices.tolist()), len(indices), self.shape)
+        return super().gather(indices, crops)
 
     def picture(self, index: int) -> NDArray[np.uint8]:
-        """One whole image in host memory, uint8 [C, H, W], not copied."""
-        height, width = self._sizes[index].tolist()
+        """One whole image, not copied."""
+        height, width = self.sizes[index].tolist()
         start = int(self._places[index])
         flat: NDArray[np.uint8] = self.flat.numpy()
         return flat[start : start + self.shape[0] * height * width].reshape(self.shape[0], height, width)
 
     def loaded(self, indices: Tensor) -> DenseStore | FlatStore:
         """Whole images in memory of their own; a `DenseStore` where all have one size."""
-        if self.is_even:
-            return DenseStore(self.gather(indices))
+        if self.is_even or self.device.type == "cpu":
+            return super().loaded(indices)
         indices = indices.cpu()
-        sizes = self._sizes[indices]
-        if self.device.type == "cpu":
-            return lay_out(map(self.picture, indices.tolist()), sizes, self.shape)
+        sizes = self.sizes[indices]
         places, lengths = in_a_row(sizes, self.shape[0])
         starts = self._places[indices].tolist()
         parts = [self.flat[start : start + length] for start, length in zip(starts, lengths.tolist(), strict=True)]
@@ -234,8 +252,8 @@ class FlatStore(PixelStore):
     def rows(self) -> Rows:
         """All bytes, and of every image the place, height and width, on the store's device: for what must be fast."""
         if self._rows is None:
-            heights, widths = self._sizes.to(self.device).T.contiguous()
-            longest = int(self._sizes.max()) if len(self._sizes) else max(self.shape[1:])
+            heights, widths = self.sizes.to(self.device).T.contiguous()
+            longest = int(self.sizes.max()) if len(self.sizes) else max(self.shape[1:])
             self._rows = Rows(self.flat, self._places.to(self.device), heights, widths, self.shape[0], longest)
         return self._rows
 
@@ -261,7 +279,7 @@ class View(PixelStore):
         self.shape, self.device, self.dtype = first.shape, first.device, first.dtype
         self.in_memory = all(base.in_memory for base in self.bases)
         self.known_by_pixels = len(self.bases) > 1 or first.known_by_pixels
-        self._there: dict[torch.device, Tensor] = {}
+        self._there: dict[torch.device, Tensor] = {}  # `index` where the indices into it are
 
     @staticmethod
     def of(parts: Sequence[tuple[PixelStore, Tensor]]) -> PixelStore:
@@ -291,7 +309,7 @@ class View(PixelStore):
         return len(self.index)
 
     @cached_property
-    def sizes(self) -> Tensor:
+    def sizes(self) -> Tensor:  # type: ignore[override]  # found when first asked for
         """Height and width of every image."""
         found = torch.empty(len(self), 2, dtype=torch.int64, device="cpu")
         for base, places in self._parts(torch.arange(len(self), device="cpu")):
@@ -301,7 +319,9 @@ class View(PixelStore):
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices; of each the part that `crops` says."""
         if len(self.bases) == 1:
-            return self.bases[0].gather(self._index_on(indices.device).index_select(0, indices), crops)
+            if indices.device not in self._there:  # a captured step must not copy it
+                self._there[indices.device] = self.index.to(indices.device)
+            return self.bases[0].gather(self._there[indices.device].index_select(0, indices), crops)
         indices = indices.cpu()
         shape = self.shape if crops is None else (self.shape[0], *crops.size)
         found = torch.empty(len(indices), *shape, dtype=self.dtype, device=self.device)
@@ -357,14 +377,6 @@ class View(PixelStore):
             if len(places):
                 yield base, places
 
-    def _index_on(self, device: torch.device) -> Tensor:
-        """The list of indices where the indices into it are: a captured step must not copy it."""
-        if device.type == "cpu":
-            return self.index
-        if device not in self._there:
-            self._there[device] = self.index.to(device)
-        return self._there[device]
-
     def __reduce__(self) -> tuple[Any, ...]:
         return View, (self.bases, self.which, self.index)
 
@@ -375,29 +387,6 @@ def join_stores(stores: Sequence[PixelStore]) -> PixelStore:
 
 
 # What stores are made of ----------------------------------------------------------------------------------------------
-
-
-def copy_centres(pictures: Iterable[NDArray[np.uint8]], count: int, shape: Shape) -> Tensor:
-    """The centres of `count` pictures, uint8 [count, *shape].
-
-    In numpy, whose loops over many small images are short, and leave other threads alone while they copy.
-    """
-    found = torch.empty(count, *shape, dtype=torch.uint8, device="cpu")
-    images = found.numpy()
-    for place, picture in enumerate(pictures):
-        top, left = (picture.shape[1] - shape[1]) // 2, (picture.shape[2] - shape[2]) // 2
-        images[place] = picture[:, top : top + shape[1], left : left + shape[2]]
-    return found
-
-
-def lay_out(pictures: Iterable[NDArray[np.uint8]], sizes: Tensor, shape: Shape) -> FlatStore:
-    """A store in memory of whole pictures of these heights and widths [N, 2], copied one after the other."""
-    places, lengths = in_a_row(sizes, shape[0])
-    flat = torch.empty(int(lengths.sum()), dtype=torch.uint8, device="cpu")
-    into = flat.numpy()
-    for start, picture in zip(places.tolist(), pictures, strict=True):
-        into[start : start + picture.size] = picture.reshape(-1)
-    return FlatStore(flat, places, sizes, shape)
 
 
 def as_store(pixels: Tensor | PixelStore) -> PixelStore:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final, TypeGuard, overload
@@ -62,8 +62,6 @@ class Stream(Sequence[Group]):
     groups: tuple[Group, ...]
 
     def __post_init__(self) -> None:
-        if self.setting not in SETTINGS:
-            raise UserError(f"unknown setting '{self.setting}'; {suggestion(self.setting, SETTINGS)}")
         for number, group in enumerate(self.groups):
             if not group:
                 raise UserError(f"group {number} of the stream has no class; give each phase at least one")
@@ -75,9 +73,6 @@ class Stream(Sequence[Group]):
 
     def __len__(self) -> int:
         return len(self.groups)
-
-    def __iter__(self) -> Iterator[Group]:
-        return iter(self.groups)
 
     @overload
     def __getitem__(self, index: int) -> Group: ...
@@ -111,8 +106,6 @@ def make_stream(
     """
     if setting not in SETTINGS:
         raise UserError(f"unknown setting '{setting}'; {suggestion(setting, SETTINGS)}")
-    if len(order) < 2:
-        raise UserError(f"a stream needs at least 2 classes, there are {len(order)}; add a class")
     if setting == "groups":
         return Stream(setting, _make_groups(order, groups, phases))
     if groups is not None:
@@ -128,7 +121,7 @@ def make_stream(
 def _even_sizes(setting: str, count: int, phases: int | None) -> list[int]:
     """Sizes of `phases` even groups of `count` classes."""
     fitting = [number for number in range(1, count + 1) if count % number == 0]
-    if phases is None or not _is_whole(phases) or phases not in fitting:
+    if phases is None or not _are_whole([phases]) or phases not in fitting:
         choices = f"phases={phases} does not divide; use one of {', '.join(map(str, fitting))}"
         raise UserError(f"{setting} splits {count} classes into even phases: {choices}")
     return [count // phases] * phases
@@ -141,7 +134,7 @@ def _make_groups(
         raise UserError("setting=groups needs groups, a list of sizes such as [5, 3, 2] or of lists of class indices")
     if phases is not None and phases != len(groups):
         raise UserError(f"phases={phases}, but there are {len(groups)} groups; leave phases out with setting=groups")
-    if not _is_sizes(groups):
+    if not _are_whole(groups):
         return tuple(_check_group(group, order) for group in groups)
     if min(groups) < 1 or sum(groups) > len(order):
         added = f"groups={list(groups)} add up to {sum(groups)} classes, there are {len(order)}"
@@ -150,7 +143,7 @@ def _make_groups(
 
 
 def _check_group(group: int | Sequence[int], order: Sequence[int]) -> Group:
-    if isinstance(group, str) or not isinstance(group, Sequence) or not all(_is_whole(entry) for entry in group):
+    if isinstance(group, str) or not isinstance(group, Sequence) or not _are_whole(group):
         raise UserError(f"groups must be all sizes or all lists of class indices; {group!r} does not fit in")
     known = set(order)
     for entry in group:
@@ -159,12 +152,8 @@ def _check_group(group: int | Sequence[int], order: Sequence[int]) -> Group:
     return tuple(int(entry) for entry in group)
 
 
-def _is_sizes(groups: Sequence[int] | Sequence[Sequence[int]]) -> TypeGuard[Sequence[int]]:
-    return all(_is_whole(entry) for entry in groups)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def _are_whole(values: Sequence[object]) -> TypeGuard[Sequence[int]]:
+    return all(isinstance(value, int | np.integer) and not isinstance(value, bool) for value in values)
 
 
 def _cut(order: Sequence[int], sizes: Sequence[int]) -> tuple[Group, ...]:
@@ -208,7 +197,7 @@ def class_order(order: str | int | Sequence[int], count: int) -> Group:
 
 
 def _check_order(order: Sequence[int], count: int) -> Group:
-    if not all(map(_is_whole, order)):
+    if not _are_whole(order):
         raise UserError(f"order must list class indices, whole numbers from 0 to {count - 1}")
     amounts = Counter(map(int, order))
     wrong = sorted(entry for entry in {*amounts, *range(count)} if amounts[entry] != 1 or not 0 <= entry < count)

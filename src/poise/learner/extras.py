@@ -21,6 +21,7 @@ from torch.nn.functional import cross_entropy, normalize
 from poise import __version__, store
 from poise.actions import Action
 from poise.data import ImageSet
+from poise.data.augment import scale_and_shift
 from poise.errors import UserError, check_number, explaining_refusals, first_line, not_learned
 from poise.learner.state import Knowledge
 from poise.methods import Method
@@ -116,7 +117,7 @@ def export(known: Knowledge, path: Path) -> None:
     store.refuse_bad_place(path)
     if path.suffix == ".onnx" and not (find_spec("onnx") and find_spec("onnxscript")):
         raise UserError(f"an ONNX file needs the extra; {install_extra('export')}, or write a .pt2 file")
-    normalising = known.preprocessing.scale_and_shift()
+    normalising = scale_and_shift(known.preprocessing.mean, known.preprocessing.std, torch.device("cpu"))
     program = _Program(
         known.predictor, known.means, normalising, known.classifier, known.temperature(known.classifier)
     ).eval()

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from poise import draws
 from poise.actions import Action
-from poise.data import Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
+from poise.data import ALL_IMAGES, Augmentation, ImageSet, Memory, Preprocessing, suitable_augmentation
 from poise.errors import UserError
 from poise.learner.extras import best_temperature, left_out_scores
 from poise.learner.inputs import NewPhase, hold_out, without_copies
@@ -288,7 +288,7 @@ class Phase:
         quota = budget.after(len(arrival.classes), arrival.count, rho, arrival.next_images)
         evaluator, material = self.context.evaluator, self.material
         arrived = ImageSet.joined([self.new, self.discarded])
-        places = without_copies(arrived, self.kept.exemplars, every=budget.keeps_all)
+        places = without_copies(arrived, self.kept.exemplars, every=budget.rule == ALL_IMAGES)
         candidates = material.arrived.select(places)  # in the order of these images, which they may be features of
         memory = keep_memory(evaluator, predictor, material.kept, candidates, quota, material.reserve, budget.reserve)
         means, mean_images = measure_means(self.context, predictor, memory.exemplars, material.arrived)

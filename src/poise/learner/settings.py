@@ -84,7 +84,7 @@ class Settings(LearnerKeys):
                 )
         if self.net is not None:
             check_backbone(self.net, self.made_method.variant)
-        if not self.memory.keeps_images:
+        if self.memory.per_class == 0:
             self._check_without_memory()
         if self.made_method.starts_anew and self.kind.before_phase_0:
             raise UserError(f"policy={self.policy} continues a network, and {self.method} starts anew; choose another")
@@ -142,7 +142,7 @@ class Settings(LearnerKeys):
     def choices(self) -> Mapping[str, Sequence[str]]:
         """The words of an axis that mean something here, where not all do."""
         choices = self.made_method.choices
-        if self.memory.keeps_images:
+        if self.memory.per_class != 0:
             return choices
         words = choices.get("balance", AXES["balance"].words)
         return {**choices, "balance": tuple(word for word in words if word != BALANCED)}
@@ -272,7 +272,7 @@ def _budget(given: MemoryKeys | None, method: Method) -> Budget:
         return own.whole()
     sized = given.total is not None or given.rule == ALL_IMAGES or "per_class" in given.model_fields_set
     budget = Budget(**{**dict(given), **({} if sized else {"per_class": own.per_class})})
-    if own.keeps_all and not budget.keeps_all:
+    if own.rule == ALL_IMAGES and budget.rule != ALL_IMAGES:
         raise UserError(
             f"{method.name} trains on every image seen so far; leave memory out, or set memory={ALL_IMAGES}"
         )
@@ -288,7 +288,7 @@ def _trial_settings(
     """
     said = checked.said()
     settings = checked.whole() if isinstance(given, TrialSettings) else kind.trial_settings(said)
-    only = "local" if method.starts_anew else None if memory.keeps_images else "lookahead"
+    only = "local" if method.starts_anew else "lookahead" if memory.per_class == 0 else None
     if only is None:
         return settings
     if said.get("environment", only) != only:

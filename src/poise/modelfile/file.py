@@ -164,7 +164,7 @@ class ModelFile:
         store.refuse_bad_place(self._file)
         again = "give the same command again, or begin a new learner with a smaller --batch or --image-size"
         with self._locked(), explaining_memory(again):
-            images, began, saved = open_images(lesson.folder), self._digest(), self._read_pending(lesson)
+            images, began, saved = list_images(lesson.folder), self._digest(), self._read_pending(lesson)
             if (learner := self._find_finished(lesson, images, saved, began, say)) is not None:
                 return learner
             if saved is not None:
@@ -194,7 +194,7 @@ class ModelFile:
         in_its_middle = saved is not None and saved[1].model == began
         if began is None or in_its_middle or (lesson.update and saved is None):
             return None
-        if not set(images.names) <= set(LearnerSummary.read(self._file).classes):
+        if not set(images.names) <= set(LearnerSummary.read(self._file).saved.knowledge.classes):
             return None
         learner = self._read(lesson.device)
         if not read_images(learner.has_learned, lesson, images, say):
@@ -335,7 +335,7 @@ class ModelFile:
 # Images -------------------------------------------------------------------------------------------------------------
 
 
-def open_images(folder: Path) -> LessonImages:
+def list_images(folder: Path) -> LessonImages:
     """What a folder or a pack gives to learn."""
     if folder.suffix == PACK or is_pack(folder):
         pack = Pack.open(folder)

@@ -32,33 +32,18 @@ class LearnerSummary:
 
     Attributes:
         path: of the file.
-        classes: the labels, in the order in which they arrived.
-        phases: how many were learned.
-        shape: channels, height and width of the images.
-        network: backbone, its variant and the head; None in one that has learned nothing.
+        saved: what it says beside its weights and images.
         parameters: how many weights the network that predicts has.
-        kept: how many images of each class are in the file; None where they were left out when it was saved.
-        classifier: which one predicts.
-        method: by which it learns.
-        policy: what decides the action of each phase; None where that was left out, too.
-        pending: whether it is in the middle of a phase.
-        interrupted: whether that is a phase of `poise learn`, which lies beside the file.
-        version: of the poise that wrote it, where that is noted.
+        kept: how many images of each class are in the file; None where they were left out when it was saved, together
+            with how it learns.
+        interrupted: whether a phase of `poise learn` lies beside the file.
     """
 
     path: Path
-    classes: tuple[Label, ...]
-    phases: int
-    shape: tuple[int, int, int] | None
-    network: str | None
+    saved: SavedLearner
     parameters: int
     kept: Mapping[Label, int] | None
-    classifier: str
-    method: str
-    policy: str | None
-    pending: bool
     interrupted: bool
-    version: str
 
     @classmethod
     def read(cls, path: Path, *, interrupted: bool = False) -> Self:
@@ -66,60 +51,49 @@ class LearnerSummary:
         meta, shapes, tensors = store.read_summary(path, LABELS, kind="learner")
         with reading(path):
             saved = SavedLearner.of(meta)
-            known, classes = saved.knowledge, saved.knowledge.classes
+            known = saved.knowledge
             rows = [row for name in LABELS for row in (tensors[name].tolist() if name in tensors else ())]
-            found = Counter(classes[row] for row in rows)
-        whole = LABELS[0] in tensors or not known.phases
+            found = Counter(known.classes[row] for row in rows)
         weights = [
             size
             for name, size in shapes.items()
             if name.startswith("predictor.") and not name.endswith(STATISTICS) and name not in REMEMBERED
         ]
-        return cls(
-            path=path,
-            classes=classes,
-            phases=known.phases,
-            shape=known.shape,
-            network=saved.models["predictor"].net if "predictor" in saved.models else None,
-            parameters=sum(map(math.prod, weights)),
-            kept={label: found[label] for label in classes} if whole else None,
-            classifier=known.classifier,
-            method=saved.settings.method,
-            policy=saved.settings.policy if whole else None,
-            pending=saved.pending is not None or interrupted,
-            interrupted=interrupted,
-            version=saved.poise,
-        )
+        whole = LABELS[0] in tensors or not known.phases
+        kept = {label: found[label] for label in known.classes} if whole else None
+        return cls(path, saved, sum(map(math.prod, weights)), kept, interrupted)
 
     def as_json(self) -> dict[str, Any]:
         """Plain values for programs; kept images in the order of the classes."""
-        channels, *size = self.shape or (None, None, None)
+        saved, known = self.saved, self.saved.knowledge
+        channels, *size = known.shape or (None,)
         return {
             "path": str(self.path),
-            "classes": list(self.classes),
-            "phases": self.phases,
-            "image_size": size if self.shape else None,
+            "classes": list(known.classes),
+            "phases": known.phases,
+            "image_size": size or None,
             "channels": channels,
-            "network": self.network,
+            "network": saved.models["predictor"].net if "predictor" in saved.models else None,
             "parameters": self.parameters,
-            "kept_images": None if self.kept is None else [self.kept[label] for label in self.classes],
-            "classifier": self.classifier,
-            "method": self.method,
-            "policy": self.policy,
-            "pending": self.pending,
+            "kept_images": None if self.kept is None else [*self.kept.values()],
+            "classifier": known.classifier,
+            "method": saved.settings.method,
+            "policy": None if self.kept is None else saved.settings.policy,
+            "pending": saved.pending is not None or self.interrupted,
             "format": store.FORMAT,
-            "poise": self.version,
+            "poise": saved.poise,
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """The same for people: what, and how it is."""
+        """What is told to people: what, and how it is."""
+        found = self.as_json()
         images = network = "nothing was learned yet"
-        if self.shape is not None:
-            channels, height, width = self.shape
-            images = f"{height}×{width} pixels, {counted(channels, 'channel')}"
-            network = f"{self.network}, {self.parameters:,} parameters"
+        if found["image_size"]:
+            height, width = found["image_size"]
+            images = f"{height}×{width} pixels, {counted(found['channels'], 'channel')}"
+            network = f"{found['network']}, {self.parameters:,} parameters"
         under_way = "none"
-        if self.pending:
+        if found["pending"]:
             under_way = "one was saved in its middle; partial_fit continues it with the same images"
         if self.interrupted:
             under_way = "one was interrupted; the same 'poise learn' continues it"
@@ -128,16 +102,16 @@ class LearnerSummary:
             each = _list_some([f"{label} {count}" for label, count in self.kept.items()])
             kept = f"{sum(self.kept.values())}" + (f": {each}" if any(self.kept.values()) else "")
         told = [
-            ("classes", f"{len(self.classes)}: {_list_some([str(label) for label in self.classes])}"),
-            ("phases", str(self.phases)),
+            ("classes", f"{len(found['classes'])}: {_list_some([*map(str, found['classes'])])}"),
+            ("phases", str(found["phases"])),
             ("images", images),
             ("network", network),
             ("kept images", kept),
-            ("classifier", self.classifier),
-            ("method", self.method),
-            ("policy", self.policy or "left out when it was saved"),
+            ("classifier", found["classifier"]),
+            ("method", found["method"]),
+            ("policy", found["policy"] or "left out when it was saved"),
             ("phase under way", under_way),
-            ("file", f"format {store.FORMAT}" + (f", written by poise {self.version}" if self.version else "")),
+            ("file", f"format {store.FORMAT}" + (f", written by poise {found['poise']}" if found["poise"] else "")),
         ]
         return [(what, one_line(how)) for what, how in told]
 

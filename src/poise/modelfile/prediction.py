@@ -13,14 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from poise.data import Decoder
 from poise.data.packs import Pack, PackedImage
 from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
-from poise.errors import UserError, naming
+from poise.errors import BadImages, UserError, naming, not_learned
 from poise.learner import Label, Learner
 from poise.store import expand_user
 from poise.words import one_line
@@ -34,6 +32,8 @@ CHUNK: Final = 256
 #: The most bytes of a path, and those of standard input that are read together.
 MOST_PATH_BYTES: Final = 1 << 14
 READ_AT_ONCE: Final = 1 << 16
+
+Ranked = tuple[tuple[Label, float], ...]  # classes with their probabilities, the most probable one first
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Prediction:
     """
 
     path: Path
-    ranked: tuple[tuple[Label, float], ...] = ()
+    ranked: Ranked = ()
     unread: UserError | None = None
     rejected: bool = False
     packed: PackedImage | None = None
@@ -163,18 +163,16 @@ def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = F
     """The `top` most probable classes of each image of a pack's test part, or of its only part; a few are held."""
     described = pack.describe(pack.exam_part)
     for images in pack.stream(pack.exam_part, _decoder_of(learner), CHUNK):
-        predicted = _predict_each(learner, images, reject=reject)
-        for packed, (chances, rejected) in zip(islice(described, len(images)), predicted, strict=True):
-            ranked = _rank_classes(chances, learner.knowledge.classes, top)
-            yield Prediction(pack.path, ranked, rejected=bool(rejected), packed=packed)
+        ranked = _rank_each(learner, images, top, reject=reject)
+        for packed, (best, rejected) in zip(islice(described, len(images)), ranked, strict=True):
+            yield Prediction(pack.path, best, rejected=rejected, packed=packed)
 
 
 def _decoder_of(learner: Learner) -> Decoder:
     """How this learner sees pictures."""
     if learner.shape_ is None:
-        raise UserError("this learner has learned nothing yet")
-    channels, *size = learner.shape_
-    return Decoder((size[0], size[1]), channels, learner.knowledge.short_side)
+        raise not_learned()
+    return Decoder(learner.shape_[1:], learner.shape_[0], learner.knowledge.short_side)
 
 
 def predict_files(
@@ -186,23 +184,33 @@ def predict_files(
     """
     decoder = _decoder_of(learner)
     for start in range(0, len(paths), CHUNK):
-        some = paths[start : start + CHUNK]
-        decoded = decoder.decode_each(some)
-        images = [image for image in decoded if isinstance(image, Tensor)]
-        found = iter(_predict_each(learner, torch.stack(images), reject=reject) if images else ())
-        for path, image in zip(some, decoded, strict=True):
-            if isinstance(image, UserError):
-                yield Prediction(path, unread=image)
+        some, faults = paths[start : start + CHUNK], dict[str, UserError]()
+        try:
+            images = decoder.decode_all(some)
+        except BadImages as error:
+            faults = error.faults
+            images = decoder.decode_all([path for path in some if str(path) not in faults])
+        found = iter(_rank_each(learner, images, top, reject=reject) if len(images) else ())
+        for path in some:
+            if str(path) in faults:
+                yield Prediction(path, unread=faults[str(path)])
             else:
-                chances, rejected = next(found)
-                yield Prediction(path, _rank_classes(chances, learner.knowledge.classes, top), rejected=bool(rejected))
+                best, rejected = next(found)
+                yield Prediction(path, best, rejected=rejected)
 
 
-def _predict_each(learner: Learner, images: Tensor, *, reject: bool) -> Iterator[tuple[NDArray[np.float32], bool]]:
-    """For each image the probabilities of all classes, and whether it is rejected."""
+def _rank_each(learner: Learner, images: Tensor, top: int, *, reject: bool) -> list[tuple[Ranked, bool]]:
+    """For each image its most probable classes with their probabilities, and whether it is rejected."""
     if reject:
-        return zip(*learner.proba_and_rejected(images), strict=True)
-    return zip(learner.predict_proba(images), [False] * len(images), strict=True)
+        chances, rejected = learner.proba_and_rejected(images)
+    else:
+        chances = learner.predict_proba(images)
+        rejected = np.zeros(len(chances), dtype=np.bool_)
+    classes, orders = learner.knowledge.classes, np.argsort(-chances, axis=1, kind="stable")[:, :top]
+    return [
+        (tuple((classes[index], float(row[index])) for index in order), bool(refused))
+        for row, order, refused in zip(chances, orders, rejected, strict=True)
+    ]
 
 
 def set_reject(learner: Learner, word: str) -> None:
@@ -218,11 +226,6 @@ def set_reject(learner: Learner, word: str) -> None:
     except (UserError, ValueError) as error:
         reason = str(error).partition("; give")[0] if isinstance(error, UserError) else "this is no number"
         raise UserError(f"--reject {word}: {reason}; give a share, such as 0.05, or '{SAVED}'") from error
-
-
-def _rank_classes(row: NDArray[np.float32], classes: Sequence[Label], top: int) -> tuple[tuple[Label, float], ...]:
-    best = np.argsort(-row, kind="stable")[:top]
-    return tuple((classes[index], float(row[index])) for index in best)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from poise.learner import Learner
 from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
 from poise.runs.folder import CheckpointMeta
 from poise.runs.plan import Plan
+from poise.settings import ALL_IMAGES
 from poise.training import World
 
 #: The parts of a result's `seconds`, and what of the total was spent until the exam of phase 0.
@@ -57,7 +58,7 @@ class Findings:
             **plan.stronger,
             **({"images_per_class": recipe.images_per_class} if plan.sizes else {}),
             **({"options": dict(recipe.options)} if recipe.options else {}),
-            **({"oracle_all_images": True} if plan.settings.memory.keeps_all else {}),
+            **({"oracle_all_images": True} if plan.settings.memory.rule == ALL_IMAGES else {}),
             **({"knows_increment": True} if plan.settings.memory.knows_increment else {}),
             "epochs": recipe.epochs,
             "space": describe_space(learner),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-from poise.data import ImageSet, PixelStore, Preprocessing, as_store, mirror
+from poise.data import ImageSet, PixelStore, Preprocessing, as_store
 from poise.nets import Model
 from poise.training.device import Backend, addressed_draws
 
@@ -61,7 +61,7 @@ class Evaluator:
         for start in starts[slice(*world.stretch(len(starts), world.rank))]:
             part = store.part(start, start + size).to(device)
             if mirrored:
-                part = mirror(part)
+                part = part.flip(-1)
             plain = self.preprocessing.plain(pad_to_power_of_two(part) if on_gpu else part)
             plain = plain.contiguous(memory_format=torch.channels_last)
             with self.backend.autocast, addressed_draws(model, start, device):

@@ -11,7 +11,4 @@ else:
 
     def __getattr__(name: str) -> object:
         """Load torch when a name is first asked for, so that listing data sets does not."""
-        public = import_module("poise.data.sources.opening") if not name.startswith("__") else None
-        if name not in getattr(public, "__all__", ()):
-            raise AttributeError(f"module '{__name__}' has no attribute '{name}'")
-        return getattr(public, name)
+        return getattr(import_module("poise.data.sources.opening"), name)

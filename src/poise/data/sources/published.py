@@ -80,8 +80,20 @@ def _digits(*, test: bool) -> ImageSet:
 
 @cache
 def _all_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool_]]:
-    """Pixels, labels and which of them are the test part, in scikit-learn's order; read once in a process."""
-    rows = _rows()
+    """Pixels, labels and which of them are the test part, in scikit-learn's order; read once in a process.
+
+    They are in the file that `load_digits` reads: importing scikit-learn takes about a second, longer than a phase of
+    digits is trained. Where a version of it keeps them elsewhere, it is asked.
+    """
+    found = find_spec("sklearn")
+    file = Path(found.origin).parent / DIGITS if found and found.origin else None
+    if file is not None and file.is_file():
+        rows = np.loadtxt(file, delimiter=",")
+    else:
+        from sklearn.datasets import load_digits
+
+        bunch = load_digits()
+        rows = np.column_stack([bunch.data, bunch.target])
     pixels, labels = np.rint(rows[:, :-1].reshape(-1, 1, 8, 8) * (255 / 16)).astype(np.uint8), rows[:, -1].astype(int)
     tested = np.zeros(len(labels), dtype=np.bool_)
     for label in range(10):
@@ -89,22 +101,6 @@ def _all_digits() -> tuple[NDArray[np.uint8], NDArray[np.int64], NDArray[np.bool
         shuffled = draws.generator(_SPLIT_SEED, "digits test", label).permutation(members)
         tested[shuffled[: len(members) // 3]] = True
     return pixels, labels, tested
-
-
-def _rows() -> NDArray[np.float64]:
-    """64 pixels and the label of each digit.
-
-    They are read from the file that `load_digits` reads: importing scikit-learn takes about a second, longer than a
-    phase of digits is trained. Where a version of it keeps them elsewhere, it is asked.
-    """
-    found = find_spec("sklearn")
-    file = Path(found.origin).parent / DIGITS if found and found.origin else None
-    if file is not None and file.is_file():
-        return np.loadtxt(file, delimiter=",")
-    from sklearn.datasets import load_digits
-
-    bunch = load_digits()
-    return np.column_stack([bunch.data, bunch.target])
 
 
 class CifarSource(Source):
