@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from poise.journal import read_journal
+from poise.runs.journal import read_journal
 
 HEADS = ("phase", "old", "new", "as new", "true", "old→new", "old→old", "new→old")
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from poise.actions import Action, is_weight
 from poise.training import Event, Progress, events
-from poise.words import duration, one_line, printable
+from poise.words import duration, printable
 
 LINE_SECONDS: Final = 10.0  # between two plain lines
 BAR_SECONDS: Final = 0.1  # between two moves of a bar
@@ -66,13 +66,14 @@ class Display:
         if now - self._shown.get(name, 0.0) < BAR_SECONDS:
             return
         self._shown[name] = now
+        words = printable(words)
         if name not in self._tasks:
             if len(self._tasks) > MOST_ROWS:
                 return
             self._bars.start()
-            self._tasks[name] = self._bars.add_task(one_line(words), completed=int(done), total=of, unit=unit)
+            self._tasks[name] = self._bars.add_task(words, completed=int(done), total=of, unit=unit)
         task = self._tasks[name]
-        self._bars.update(task, description=one_line(words), completed=done, total=of)
+        self._bars.update(task, description=words, completed=done, total=of)
         if not self.is_live and task == 0 and words and now - self._told > LINE_SECONDS:
             left = self._bars.tasks[0].time_remaining
             about = f", about {duration(left)} left" if left else ""
@@ -96,6 +97,8 @@ class Tally:
 
     def __init__(self, plan: Iterable[Progress] = ()) -> None:
         self._parts = {(each.phase, each.what): (each.done, each.of) for each in plan}
+        self.done = sum(done for done, _ in self._parts.values())  # images that were trained on
+        self.of = sum(of for _, of in self._parts.values())  # images that are planned
 
     def note(self, event: Event) -> None:
         """Count what led to this event."""
@@ -107,16 +110,7 @@ class Tally:
         if isinstance(event, Progress):
             _, planned = self._parts.get((event.phase, event.what), (0, 0))
             self._parts[event.phase, event.what] = event.done, max(event.of, planned, event.done)
-
-    @property
-    def done(self) -> int:
-        """Images that were trained on."""
-        return sum(done for done, _ in self._parts.values())
-
-    @property
-    def of(self) -> int:
-        """Images that are planned."""
-        return sum(of for _, of in self._parts.values())
+        self.done, self.of = (sum(count) for count in zip((0, 0), *self._parts.values(), strict=True))
 
 
 class PhaseDisplay(Display):

@@ -482,15 +482,6 @@ def _in_sections(kind: type[Keys]) -> Iterator[Key]:
 KEYS: Final = tuple(_in_sections(RecipeKeys))
 
 
-def kinds_of(name: str) -> tuple[str, ...]:
-    """What the value of a recipe's key can be; nothing where there is no such key.
-
-    >>> kinds_of("groups"), kinds_of("memory"), kinds_of("data")
-    (('list',), ('whole number', 'text', 'table'), ('text',))
-    """
-    return next((tuple(each.kind.split(" or ")) for each in KEYS if each.name == name), ())
-
-
 def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Nested values flattened: keys joined by dots, and their values; a table without keys is a value.
 

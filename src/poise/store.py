@@ -1,7 +1,7 @@
 """Files that survive a crash: written beside their name, flushed to the disk and renamed; checked, unable to run code.
 
-Tensors go into safetensors files with one JSON document in the header; plain values into JSON files; events into a
-journal (`poise.journal`). A reader sees the old bytes or the new ones and never something between.
+Tensors go into safetensors files with one JSON document in the header; plain values into JSON files; events into the
+journal of a run (`poise.runs.journal`). A reader sees the old bytes or the new ones and never something between.
 """
 
 from __future__ import annotations

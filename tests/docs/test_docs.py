@@ -23,11 +23,11 @@ from poise import Learner, cli
 from poise.actions import AXES
 from poise.data import class_order, make_stream
 from poise.data.sources.published import PREPROCESSING, DigitsSource
-from poise.journal import read_journal
 from poise.learner import Settings, defaults
 from poise.methods import METHODS, make_method
 from poise.policies import DEFAULT_POLICY
 from poise.runs import load_recipe
+from poise.runs.journal import read_journal
 from poise.settings import KEYS
 from poise.tuning import tuner_kind, tuner_names
 

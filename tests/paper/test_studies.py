@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from poise.recipes import recipe_names
+from poise.recipes import RECIPES
 from poise.runs import load_recipe, make_plan, open_outlined
 
 STUDIES = Path(__file__).parents[2] / "paper" / "studies"
@@ -34,7 +34,7 @@ def test_the_leak_is_worth_something_to_a_grid_search_alone(
     assert lines[1].endswith("with the leak 65.65")
 
 
-@pytest.mark.parametrize("name", [name for name in recipe_names() if name.startswith("imagenet")])
+@pytest.mark.parametrize("name", [name for name in RECIPES if name.startswith("imagenet")])
 def test_every_recipe_for_imagenet_passes_a_dry_run_without_images(name: str) -> None:
     plan = make_plan(name, load_recipe(name), open_outlined)
     assert len(plan.images_per_phase(train := plan.training_images())) == 6

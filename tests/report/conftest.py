@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from poise import store
-from poise.journal import Journal
 from poise.runs import Run, RunFolder, load_recipe, make_plan
+from poise.runs.journal import Journal
 
 SPACE = {
     "name": "grid",

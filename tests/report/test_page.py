@@ -18,9 +18,9 @@ import pytest
 
 from poise import store
 from poise.errors import UserError
-from poise.journal import Journal
 from poise.report import gather, watch
 from poise.report.tables import make_tables
+from poise.runs.journal import Journal
 from poise.words import json_line, printable
 
 from .conftest import Write, dump

@@ -13,8 +13,8 @@ from PIL import Image
 from poise.data import STRONGER, Augmentation
 from poise.data.sources import DigitsSource
 from poise.errors import UserError
-from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.runs.journal import read_journal
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, reopen
+from poise.runs.journal import read_journal
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

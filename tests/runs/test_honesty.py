@@ -20,9 +20,9 @@ from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
 from poise.data.stores import View, join_stores
-from poise.journal import read_journal
 from poise.runs import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.runs.checks import Audit
+from poise.runs.journal import read_journal
 
 #: The rooms in which nothing may look at an exam image.
 LEARNS = ("poise.learner", "poise.tuning", "poise.training", "poise.policies", "poise.methods")

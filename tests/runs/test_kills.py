@@ -24,7 +24,7 @@ RUN = ["run", "groups=[2,1,1]", "epochs=1", "batch=64", "--checkpoint-every", "0
 TRAINING = "poise.training.optimiser:Optimiser:step"
 HERDING = "poise.data.memory:herd"
 RENAMING = "pathlib:Path:replace"
-JOURNAL = "poise.journal:Journal:append"
+JOURNAL = "poise.runs.journal:Journal:append"
 #: What writing is made of: flushed, renamed, removed, cut.
 WRITES = ("fsync", "replace", "unlink", "ftruncate")
 

@@ -36,7 +36,7 @@ def test_it_names_the_commit_and_every_package_that_can_change_a_number(cpu: Bac
     }
     assert re.fullmatch("[0-9a-f]{32}", known["poise_source"] or "")
     assert any(each["internal_api"] in ("openblas", "mkl") for each in machine.libraries)
-    machine.write(tmp_path / "machine.json")
+    store.write_json(tmp_path / "machine.json", machine.model_dump())
     assert Machine.read(tmp_path / "machine.json") == machine
 
 

@@ -11,7 +11,7 @@ import pytest
 from poise.data import Budget
 from poise.errors import UserError
 from poise.methods import METHODS, Growth
-from poise.recipes import recipe_names, recipe_text
+from poise.recipes import RECIPES, recipe_text
 from poise.runs import load_recipe, make_recipe
 from poise.tuning import tuner_names
 
@@ -31,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "mine.toml"
 
 
-@pytest.mark.parametrize("name", recipe_names())
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_shipped_recipe_loads_and_says_in_its_first_line_what_it_is(name: str) -> None:
     recipe = load_recipe(name)
     assert recipe.data.removesuffix("-lucir").removesuffix("-podnet") == name.split("/", maxsplit=1)[0]
@@ -41,7 +41,7 @@ def test_every_shipped_recipe_loads_and_says_in_its_first_line_what_it_is(name: 
 def test_the_shipped_recipes_are_the_promised_ones() -> None:
     promised = {f"{data}/{method}" for data in ("digits", "cifar100") for method in METHODS}
     larger = {f"{data}/{method}" for data in ("imagenet-subset", "imagenet", "tinyimagenet") for method in LARGER}
-    assert promised | larger <= set(recipe_names())
+    assert promised | larger <= RECIPES.keys()
 
 
 @pytest.mark.parametrize("data", ["imagenet-subset", "imagenet", "tinyimagenet"])

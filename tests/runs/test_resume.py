@@ -15,10 +15,10 @@ from PIL import Image
 
 from poise import store
 from poise.errors import Damaged, PoiseError, UserError
-from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
 from poise.runs.checks import Audit
 from poise.runs.folder import RunDescription
+from poise.runs.journal import read_journal
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from poise import Budget, UserError
-from poise.journal import read_journal
 from poise.report import comparison_table, run_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan, reopen
+from poise.runs.journal import read_journal
 from poise.runs.record import run_of_result
 
 Plans = Callable[..., Plan]

@@ -17,8 +17,8 @@ from poise.data import make_stream
 from poise.data.packing import Packing
 from poise.data.sources import ArraySource, DigitsSource, add_source
 from poise.errors import UserError
-from poise.journal import read_journal
 from poise.runs import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.runs.journal import read_journal
 from poise.runs.plan import plan_of_words
 from poise.training import DefaultsChosen
 

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from poise.errors import Interrupted, UserError
-from poise.journal import read_journal
 from poise.runs import TRACKERS, Observer, Plan, Run, RunFolder, Tracker, make_tracker, reopen
+from poise.runs.journal import read_journal
 from poise.runs.trackers import TRACKED, Scalar, scalars
 from poise.training import Event
 

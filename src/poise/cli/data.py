@@ -11,6 +11,7 @@ import typer
 
 from poise.cli.words import path_argument, path_option, say, show
 from poise.data.sources.registry import forget, listing
+from poise.words import one_line
 
 _AGAIN: Final = "interrupted; the same command goes on with the class that it was at"
 
@@ -84,7 +85,7 @@ def pack(
             if step.resumed > resumed:
                 resumed = step.resumed
                 display.say(f"{resumed:,} images were packed before; going on")
-            display.show("", f"packing {step.name}", step.images, step.total)
+            display.show("", f"packing {one_line(step.name)}", step.images, step.total)
             if stop.is_set():
                 raise stop.interruption(_AGAIN)
     made = Pack.open(out)

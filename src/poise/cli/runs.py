@@ -30,7 +30,7 @@ from poise.cli.words import (
     show,
 )
 from poise.errors import PoiseError, UserError
-from poise.recipes import DEFAULT_RECIPE, parse_toml, read_recipe, recipe_names, recipe_text
+from poise.recipes import DEFAULT_RECIPE, RECIPES, parse_toml, read_recipe, recipe_text
 from poise.settings import KEYS, RecipeKeys, flat_keys
 from poise.store import CHECKPOINT_SECONDS
 from poise.words import counted, toml_value
@@ -72,7 +72,7 @@ def run(
             show(f"{describe_plan(plan)}\nfolder  {state}")
             return
         with _on_a_cluster(trials_on, "--trials-on", cpus_per_worker) as job.executor:
-            _start(job, tensorboard, track)
+            _carry_out(job, world.broadcast(job.state), tensorboard, track)
 
 
 def resume(
@@ -99,7 +99,7 @@ def resume(
         runner = world.broadcast(lambda: runner_in(opened))
         job = runner(plan, opened, (), checkpoint_every, world=world, restarts=restart)
         with _on_a_cluster(trials_on, "--trials-on", cpus_per_worker) as job.executor:
-            _carry_out(job, "begun", tensorboard, track)
+            _carry_out(job, "resumed", tensorboard, track)
 
 
 def sweep(
@@ -175,7 +175,8 @@ def audit(
 
     plan = _plan_of(recipe, overrides, seed)
     usual = plan.default_folder()
-    _start(Audit(plan, RunFolder(out or usual.with_name(f"{usual.name}-leak")), (), checkpoint_every))
+    job = Audit(plan, RunFolder(out or usual.with_name(f"{usual.name}-leak")), (), checkpoint_every)
+    _carry_out(job, job.state())
 
 
 def report(
@@ -230,7 +231,7 @@ def recipes(
     elif name is not None:
         show(recipe_text(name).rstrip())
     else:
-        for known in recipe_names():
+        for known in RECIPES:
             show(f"{known:22} {recipe_text(known).splitlines()[0].removeprefix('# ')}")
 
 
@@ -245,15 +246,15 @@ def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, 
     if "=" in recipe:  # no recipe given: the first word is an override
         words, recipe = [recipe, *words], DEFAULT_RECIPE
     for word in (word for word in words if "=" not in word):
-        if word in recipe_names() or word.endswith(".toml"):
+        if word in RECIPES or word.endswith(".toml"):
             if recipe == DEFAULT_RECIPE and "=" in words[0]:
                 raise UserError(f"{word} is a recipe, which comes first: poise … {word} {words[0]} …")
             raise UserError(f"{recipe} and {word} are two recipes; give one, or make a sweep ('poise sweep FILE')")
         if Path(word).is_dir():
             raise UserError(f"{word} is not key=value; for the images in this folder write data={word}")
     words += [f"seed={seed}"] if seed is not None else []
-    changed = in_order(words)
-    return make_plan(recipe, recipe_with(read_recipe(recipe), changed), open_outlined if outlined else None)
+    made = recipe_with(read_recipe(recipe), in_order(words))
+    return make_plan(recipe, made, open_outlined if outlined else None)
 
 
 @contextmanager
@@ -261,7 +262,10 @@ def _joined_world() -> Iterator[World]:
     """The world of a command that torchrun started, else that of this process. All ranks leave it together."""
     from poise.training import ALONE, join_world
 
-    world = join_world() if is_launched() else ALONE
+    if not is_launched():
+        yield ALONE
+        return
+    world = join_world()
     with world.ending_together():
         yield world
     world.wait()  # until rank 0 is done, too: torchrun ends all ranks where one fails
@@ -285,23 +289,20 @@ def _on_a_cluster(
         yield executor
 
 
-def _start(job: Run, tensorboard: bool = False, track: str | None = None) -> None:
-    """Start a run, or say what its folder already holds. Under torchrun, which repeats a command, it goes on."""
-    world, path = job.world, job.folder.path
-    state = world.broadcast(job.state)
+def _carry_out(job: Run, state: str, tensorboard: bool = False, track: str | None = None) -> None:
+    """Start a run whose folder is `new`, resume it, or say what its folder already holds.
+
+    Under torchrun, which repeats a command, one that has begun goes on. Rank 0 of a world has the folder and shows the
+    run, the others follow.
+    """
+    from poise.runs import Follower, Observer, RunDisplay, TensorBoard, make_tracker, open_ranks
+
+    world, plan, path = job.world, job.plan, job.folder.path
     if state == "begun" and not world.joined:
         raise UserError(f"{path} holds this run, unfinished; continue with 'poise resume {path}'")
     if state == "finished":
         _finish_up(job.folder, world)
-    else:
-        _carry_out(job, state, tensorboard, track)
-
-
-def _carry_out(job: Run, state: str, tensorboard: bool, track: str | None) -> None:
-    """Start or resume a run; rank 0 of a world has its folder and shows it, the others follow."""
-    from poise.runs import Follower, Observer, RunDisplay, TensorBoard, make_tracker, open_ranks
-
-    world, plan = job.world, job.plan
+        return
     if world.joined:
         open_ranks(world, plan)
     if job.executor is not None:
@@ -312,14 +313,14 @@ def _carry_out(job: Run, state: str, tensorboard: bool, track: str | None) -> No
         job = Follower(plan, job.folder, (), job.checkpoint_seconds, world=world)
     else:
         ranks = [f"{world.size} ranks"] if world.joined else []
-        opening = [*plan.notes, f"run folder {job.folder.path}", *ranks] if state == "new" else ranks
-        observers: list[Observer] = [RunDisplay(len(plan.stream), opening)]
+        opening = [*plan.notes, f"run folder {path}", *ranks] if state == "new" else ranks
+        observers: list[Observer] = [RunDisplay(len(plan.stream.groups), opening)]
         observers += [TensorBoard(job.folder)] if tensorboard else []
         observers += [make_tracker(track, job.folder)] if track is not None else []
         job.observers = observers
     result = job.start() if state == "new" else job.resume()
     if result:
-        _show_result(result, job.folder.path)
+        _show_result(result, path)
 
 
 def _show_result(result: Mapping[str, Any], folder: Path) -> None:

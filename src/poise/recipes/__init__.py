@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Collection, Iterator
-from importlib import resources
-from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any, Final
 
 from poise.errors import UserError, suggestion
 from poise.store import expand_user
 
+_HOME: Final = Path(__file__).parent
+#: The shipped recipes, by their names.
+RECIPES: Final = dict(
+    sorted((path.relative_to(_HOME).with_suffix("").as_posix(), path) for path in _HOME.rglob("*.toml"))
+)
 #: The one that is run if none is named.
 DEFAULT_RECIPE: Final = "digits/lucir"
 
@@ -26,30 +28,23 @@ SWEEP_KEYS: Final = ("recipe", "cell", "set", "grid")
 LIST_RECIPES: Final = "see 'poise recipes' for the shipped ones"
 
 
-def recipe_names() -> list[str]:
-    """The shipped recipes."""
-    return sorted(name for name, _ in _walk_shipped(resources.files(__name__), ""))
-
-
 def recipe_text(name: str) -> str:
     """The text of a shipped recipe or of a TOML file."""
-    shipped = dict(_walk_shipped(resources.files(__name__), ""))
-    if name in shipped:
-        return shipped[name].read_text(encoding="utf-8")
+    if name in RECIPES:
+        return RECIPES[name].read_text(encoding="utf-8")
     if Path(name).suffix == ".toml":
-        path = expand_user(name)
-        return read_toml(path, "recipe file", LIST_RECIPES)
-    raise UserError(_explain_unknown(name, shipped))
+        return read_toml(expand_user(name), "recipe file", LIST_RECIPES)
+    raise UserError(_explain_unknown(name))
 
 
-def _explain_unknown(name: str, shipped: Collection[str]) -> str:
+def _explain_unknown(name: str) -> str:
     """What to do about a word that is no recipe: it may be a part of a name, or a path."""
-    parts = [each for each in sorted(shipped) if name.lower() in each.split("/")]
+    parts = [each for each in RECIPES if name.lower() in each.split("/")]
     if explained := _explain_path(name, is_word=bool(parts)):
         return explained
     if parts:
         return f"unknown recipe '{name}'; did you mean one of {', '.join(parts)}?"
-    nearest = suggestion(name, shipped)
+    nearest = suggestion(name, RECIPES)
     return f"unknown recipe '{name}'; {nearest if nearest.startswith('did') else LIST_RECIPES}"
 
 
@@ -103,11 +98,3 @@ def read_toml(path: Path, kind: str, advice: str) -> str:
     except (OSError, ValueError) as error:
         reason = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "no path is written so"
         raise UserError(f"{kind} {path} cannot be read ({reason}); {advice}") from error
-
-
-def _walk_shipped(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
-    for entry in folder.iterdir():
-        if entry.is_dir():
-            yield from _walk_shipped(entry, f"{prefix}{entry.name}/")
-        elif entry.name.endswith(".toml"):
-            yield prefix + entry.name.removesuffix(".toml"), entry

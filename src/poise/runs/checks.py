@@ -16,12 +16,12 @@ from typing import Any, ClassVar
 from poise import store
 from poise.actions import Action
 from poise.errors import Diverged, Interrupted, RunFailed, UserError
-from poise.journal import read_journal
 from poise.learner import Learner
 from poise.policies import UNTUNED, Outcome
 from poise.runs.examiner import FIGURES, Exam, Examiner, figures, matrix_in_percent
 from poise.runs.findings import SECONDS
 from poise.runs.folder import CROSSVAL, RESULT, RunFolder
+from poise.runs.journal import read_journal
 from poise.runs.plan import Plan
 from poise.runs.record import load_result
 from poise.runs.run import Run
@@ -76,8 +76,8 @@ class Audit(Run):
     def _reward(self, learner: Learner, examiner: Examiner) -> Reward:
         return ExamReward(examiner, learner)
 
-    def _result(self, learner: Learner) -> dict[str, Any]:
-        result = super()._result(learner)
+    def _result(self) -> dict[str, Any]:
+        result = super()._result()
         resolved = {**result["resolved_policy"], "reward": f"exam {self.plan.recipe.exam} (leak)"}
         return {**result, "resolved_policy": resolved, "leak": True}
 

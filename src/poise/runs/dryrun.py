@@ -42,11 +42,10 @@ def describe_plan(plan: Plan) -> str:
 
 
 def refuse_early(plan: Plan, train: ImageSet, *, reads: bool = True) -> None:
-    """Refuse what the run would refuse before it trains: a first phase of too few classes, or its `start`.
+    """Refuse a `start` that the run would refuse before it trains.
 
-    The latter cannot be said where the images are not here, nor unless the run `reads` a phase 0 that is there already.
+    That cannot be said where the images are not here, nor unless the run `reads` a phase 0 that is there already.
     """
-    plan.settings.kind.check_first_phase(len(plan.stream[0]))
     if reads and plan.recipe.start is not None and plan.source.is_here:
         read_start(Path(plan.recipe.start), plan.settings, plan.identity(), images_by_origin(train))
 

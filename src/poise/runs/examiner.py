@@ -69,7 +69,7 @@ class Examiner:
     """Holds images that nobody trains on, and examines a learner after each phase."""
 
     def __init__(self, images: ImageSet, stream: Stream) -> None:
-        for phase, group in enumerate(stream):
+        for phase, group in enumerate(stream.groups):
             if not len(images.of_labels(group)):
                 raise UserError(f"the exam has no image of phase {phase}, class {group[0]}; add some, or use exam=dev")
         self._images = images

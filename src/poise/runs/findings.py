@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -42,8 +43,11 @@ class Findings:
         kept = len(learner.memory_ or ())
         self.stored.append({"stored_images": kept, "held_images": learner.held_, "budget_images": learner.budget_})
 
-    def result(self, plan: Plan, learner: Learner, world: World) -> dict[str, Any]:
-        """The result of the finished run of `plan`: what was run, its figures, and the curve over the phases."""
+    def result(self, plan: Plan, described: Mapping[str, Any], world: World) -> dict[str, Any]:
+        """The result of the finished run of `plan`: what was run, its figures, and the curve over the phases.
+
+        `described` is what `recipe.json` says.
+        """
         recipe = plan.recipe
         return {
             "recipe": plan.name,
@@ -61,39 +65,25 @@ class Findings:
             **({"oracle_all_images": True} if plan.settings.memory.rule == ALL_IMAGES else {}),
             **({"knows_increment": True} if plan.settings.memory.knows_increment else {}),
             "epochs": recipe.epochs,
-            "space": describe_space(learner),
+            "space": described["space"],
             "exam": recipe.exam,
             "seed": recipe.seed,
-            **known_pretraining(learner),
+            **{name: described[name] for name in ("pretrained_on",) if name in described},
             **({"ranks": world.size} if world.size > 1 else {}),
             **figures(self.exams, plan.stream),
             "accuracy_matrix": matrix_in_percent(self.exams, plan.stream),
             "seconds": {name: round(spent, 3) for name, spent in self.seconds.items()},
-            "curve": self._curve(),
+            "curve": [
+                {
+                    "phase": exam.phase,
+                    "classes": len(exam.classes),
+                    "accuracy": percent(exam.accuracy()),
+                    "accuracy_fc": percent(exam.accuracy("fc")),
+                    "accuracy_ncm": percent(exam.accuracy("ncm")),
+                    **{f"accuracy_{name}": percent(exam.accuracy(name)) for name in exam.hits_of_start},
+                    **stored,
+                    "action": action,
+                }
+                for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
+            ],
         }
-
-    def _curve(self) -> list[dict[str, Any]]:
-        return [
-            {
-                "phase": exam.phase,
-                "classes": len(exam.classes),
-                "accuracy": percent(exam.accuracy()),
-                "accuracy_fc": percent(exam.accuracy("fc")),
-                "accuracy_ncm": percent(exam.accuracy("ncm")),
-                **{f"accuracy_{name}": percent(exam.accuracy(name)) for name in exam.hits_of_start},
-                **stored,
-                "action": action,
-            }
-            for exam, action, stored in zip(self.exams, self.actions, self.stored, strict=True)
-        ]
-
-
-def describe_space(learner: Learner) -> dict[str, object] | None:
-    """The actions that are tuned over, if any are."""
-    return learner.action_space.as_json() if learner.settings.kind.tunes else None
-
-
-def known_pretraining(learner: Learner) -> dict[str, str]:
-    """What its network was trained on before, where that is known."""
-    said = learner.net_info.pretrained_on if learner.net_info is not None else None
-    return {"pretrained_on": said} if said is not None else {}

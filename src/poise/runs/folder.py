@@ -14,7 +14,7 @@ from torch import Tensor
 
 from poise import store
 from poise.errors import Damaged, PoiseError, RunFailed, UserError, is_disk_full, reading, shown
-from poise.journal import Journal
+from poise.runs.journal import Journal
 
 log = logging.getLogger(__name__)
 
@@ -145,8 +145,8 @@ class RunFolder:
     def refuse_leftovers(self) -> None:
         """Refuse a folder with files or folders of other runs, even of parts of them; and what can be no folder."""
         refuse_file(self.path)
-        written = any(path.exists() for path in (self.recipe, self.result, self.phase_0, self.model))
-        if written or self.checkpoint_files() or self.journal.position():
+        files = (self.recipe, self.result, self.phase_0, self.model, self.journal.path)
+        if any(path.exists() for path in files) or any(self.checkpoints.glob("*.safetensors")):
             raise UserError(f"{self.path} holds files of another run; choose another --out")
         if inner := next(iter(sorted(self.path.glob(f"*/{RECIPE}"))), None):  # which reports would not find
             some = f"holds run folders, such as {inner.parent.name}"
@@ -154,17 +154,14 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep every other process out of this folder; the lock ends with this process."""
-        with self.writing():
-            self.checkpoints.mkdir(parents=True, exist_ok=True)
-        with store.locked(self.path / "lock", f"runs in {self.path}; wait for it or choose another --out"):
-            yield
+        """Keep every other process out of this folder, and turn the system's errors about it into one clear line.
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Turn the operating system's errors about this folder into one clear line."""
+        The lock ends with this process.
+        """
         try:
-            yield
+            self.checkpoints.mkdir(parents=True, exist_ok=True)
+            with store.locked(self.path / "lock", f"runs in {self.path}; wait for it or choose another --out"):
+                yield
         except OSError as error:
             again = f"'poise resume {self.path}' (nothing saved is lost)" if self.exists else "give the command again"
             if is_disk_full(error):

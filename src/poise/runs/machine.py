@@ -76,10 +76,6 @@ class Machine(BaseModel):
         with reading(path):
             return cls(**store.read_json(path))
 
-    def write(self, path: Path) -> None:
-        """Write the description."""
-        store.write_json(path, self.model_dump())
-
     @property
     def threads_to_resume_with(self) -> int:
         """As many threads as the run was started with, where that gives the same bytes.
@@ -145,12 +141,12 @@ def record_resume(path: Path, backend: Backend, code: Mapping[str, str | None]) 
             **({"differs": differs} if differs else {}),
         }
     )
-    then.write(path)
+    store.write_json(path, then.model_dump())
 
 
 def record_end(path: Path) -> None:
     """Write into `machine.json` that the run is finished now."""
-    Machine.read(path).model_copy(update={"finished": now()}).write(path)
+    store.write_json(path, {**Machine.read(path).model_dump(), "finished": now()})
 
 
 def now() -> str:

@@ -1,11 +1,10 @@
-"""What watches runs and cannot change them: the journal, the display of a run and of a cell of a sweep."""
+"""What watches runs and cannot change them: the display of a run and of a cell of a sweep."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from poise.journal import Journal
 from poise.progress import PhaseDisplay, SweepDisplay, Tally
 from poise.runs.examiner import Exam
 from poise.training import Event, Progress
@@ -28,26 +27,6 @@ class Observer:
 
     def close(self) -> None:
         """The run has left its folder, finished or not."""
-
-
-class JournalObserver(Observer):
-    """Writes every event that is kept, and every exam, into the journal."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-
-    def event(self, event: Event) -> None:
-        """Write an event that the journal keeps."""
-        if event.kept:
-            self._journal.append(event.as_json())
-
-    def exam(self, exam: Exam) -> None:
-        """Write the exam."""
-        self._journal.append(exam.as_json())
-
-    def close(self) -> None:
-        """Close the file."""
-        self._journal.close()
 
 
 class RunDisplay(PhaseDisplay, Observer):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError, reading
 from poise.learner import Learner, LearnerState, Lookup, Runtime, Settings, planned_work
 from poise.methods import METHODS, Growth, is_registered
-from poise.nets import absolute_word, named_info
+from poise.nets import NetInfo, absolute_word, named_info
 from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import CROSSVAL, RECIPE, RunFolder
 from poise.runs.recipe import Recipe, make_recipe
@@ -40,12 +40,17 @@ from poise.words import counted
 
 @dataclass(frozen=True)
 class Plan:
-    """A recipe with its data opened: everything that is decided before the first image is trained on."""
+    """A recipe with its data opened: everything that is decided before the first image is trained on.
+
+    Attributes:
+        sizes: at most how many training images a class has, where the recipe says it.
+    """
 
     name: str
     recipe: Recipe
     source: Source
     stream: Stream
+    sizes: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def settings(self) -> Settings:
@@ -54,6 +59,11 @@ class Plan:
         if self.recipe.augmentation == "judged":
             settings = settings.replace(automatic=("augmentation",))
         return settings if settings.net is not None else settings.replace(net=self.source.net)
+
+    @cached_property
+    def net_info(self) -> NetInfo | None:
+        """What is known of a network of others that it names."""
+        return named_info(self.settings.net, self.settings.seed)
 
     @property
     def augmentation(self) -> Augmentation | None:
@@ -74,7 +84,7 @@ class Plan:
     def notes(self) -> list[str]:
         """Lines for the user about what was chosen for the data, and about keys that change nothing."""
         chosen = [note.replace(f"net {self.source.net}", f"net {self.settings.net}") for note in self.source.notes]
-        remarks, listed, phases = self.settings.remarks(), self.settings.memory.allocation, len(self.stream)
+        remarks, listed, phases = self.settings.remarks(), self.settings.memory.allocation, len(self.stream.groups)
         if isinstance(listed, tuple) and len(listed) != phases:  # RMM's ρ
             given, last = len(listed), f"{listed[-1]:g}"
             short = f"{last} stays in force from phase {given} on"
@@ -90,8 +100,7 @@ class Plan:
         """A learner as the recipe describes it, which has learned nothing; `executor` says where its trials run."""
         augmentation, preprocessing = self.augmentation, self.source.preprocessing
         around = Runtime.of(self.settings, self.recipe.device, augmentation=augmentation, executor=executor)
-        info = named_info(self.settings.net, self.settings.seed)
-        own = info is not None and info.mean is not None  # the network's own constants, not those of the data
+        own = self.net_info is not None and self.net_info.mean is not None  # not those of the data
         if own or augmentation is None or preprocessing is None:
             return Learner.from_settings(self.settings, around)
         return Learner.from_settings(self.settings, around, replace(preprocessing, augmentation=augmentation))
@@ -104,12 +113,8 @@ class Plan:
         """Training images and exam images. With `exam=dev` nothing of the test set is read."""
         train = self.source.train()
         train, held_out = split_for_development(train) if self.recipe.exam == "dev" else (train, None)
-        return keep_some(train, self.sizes), self.source.test() if held_out is None else held_out
-
-    @cached_property
-    def sizes(self) -> dict[int, int]:
-        """At most how many training images a class has, where the recipe says it."""
-        return _wanted_sizes(self.recipe, self.stream)
+        train = keep_some(train, self.sizes) if self.sizes else train
+        return train, self.source.test() if held_out is None else held_out
 
     def as_json(self) -> dict[str, Any]:
         """What `reopen` needs to make the same plan again."""
@@ -131,10 +136,12 @@ class Plan:
 
     def work(self, train: ImageSet) -> list[Progress]:
         """About how many images each part of each phase is trained on."""
-        known, found = 0, list[Progress]()
-        for phase, (group, images) in enumerate(zip(self.stream, self.images_per_phase(train), strict=True)):
-            found += planned_work(self.settings, phase, Growth(known, len(group)), sum(images))
-            known += len(group)
+        known, seen, found = 0, 0, list[Progress]()
+        for phase, group in enumerate(self.stream.groups):
+            new = int(torch.isin(train.labels, torch.tensor(group)).sum())
+            held = min(seen + new, self.settings.memory.of_phase(known, new, seen))
+            found += planned_work(self.settings, phase, Growth(known, len(group)), held)
+            known, seen = known + len(group), seen + new
         return found
 
     def identity(self) -> dict[str, Any]:
@@ -177,10 +184,12 @@ def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan
     phases = None if setting == "groups" else recipe.phases
     stream = make_stream(setting, order=order, phases=phases, groups=groups)
     recipe.settings.memory.quota(len(stream.classes))
-    wanted = _wanted_sizes(recipe, stream)
-    recipe = recipe.chosen_for(_first_images(source, stream, wanted)) if recipe.choose else recipe
+    if recipe.start is None:
+        recipe.settings.kind.check_first_phase(len(stream.groups[0]))
+    sizes = {} if recipe.images_per_class is None else class_sizes(recipe.images_per_class, stream.classes)
+    recipe = recipe.chosen_for(_first_images(source, stream, sizes)) if recipe.choose else recipe
     recipe = recipe.replace(**uneven) if uneven else recipe
-    return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream)
+    return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream, sizes)
 
 
 def _uneven_groups(recipe: Recipe, classes: int) -> dict[str, Any]:
@@ -190,11 +199,6 @@ def _uneven_groups(recipe: Recipe, classes: int) -> dict[str, Any]:
         return {}
     least, larger = divmod(classes, phases)
     return {"setting": "groups", "groups": [least + (place < larger) for place in range(phases)]}
-
-
-def _wanted_sizes(recipe: Recipe, stream: Stream) -> dict[int, int]:
-    wanted = recipe.images_per_class
-    return {} if wanted is None else class_sizes(wanted, stream.classes)
 
 
 def _first_images(source: Source, stream: Stream, wanted: Mapping[int, int]) -> ImageSet:

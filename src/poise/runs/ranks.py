@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cached_property
-from typing import Any
 
 import torch
 
@@ -16,7 +14,6 @@ from poise.runs.examiner import Examiner
 from poise.runs.findings import Findings
 from poise.runs.folder import Checkpoint
 from poise.runs.machine import source_digest
-from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin
 from poise.runs.run import Opened, Run
 from poise.runs.stopping import explaining_memory
@@ -60,18 +57,14 @@ class Follower(Run):
         self.findings = Findings.from_json(meta)
         return self.plan.restored_learner(state), train, examiner
 
-    @cached_property
-    def _watching(self) -> Sequence[Observer]:
-        return ()
-
     def _end_phase(self, learner: Learner, phase: int, examiner: Examiner) -> None:
         """Rank 0 does."""
 
     def _checkpoint(self, learner: Learner) -> None:
         """Rank 0 does."""
 
-    def _finish(self, learner: Learner) -> dict[str, Any]:
-        return {}
+    def _finish(self, learner: Learner) -> None:
+        """Rank 0 does."""
 
 
 class _NoExaminer(Examiner):

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Final, Self
 
 from pydantic import model_validator
 
 from poise.data import ImageSet
-from poise.errors import UserError, shown, suggestion
+from poise.errors import UserError, shown
 from poise.learner import KEYS, Runtime, Settings, suit
 from poise.recipes import read_recipe
-from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings, kinds_of
-from poise.tuning import tuner_names
+from poise.settings import KEYS as RECIPE_KEYS
+from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings
 
 _MOST_PARTS: Final = 4  # parts of a key with dots between
+_KINDS: Final = {key.name: tuple(key.kind.split(" or ")) for key in RECIPE_KEYS}  # what the value of a key can be
 
 
 class Recipe(RecipeKeys):
@@ -27,8 +28,6 @@ class Recipe(RecipeKeys):
     def _meaningful(self) -> Self:
         if self.policy == "crossval":
             raise UserError("crossval is an oracle with a command of its own: 'poise crossval RECIPE …'")
-        if self.policy not in tuner_names():
-            raise UserError(f"unknown policy '{self.policy}'; {suggestion(self.policy, tuner_names())}")
         _ = self.settings  # resolved and checked here, for all that follows
         if self.setting == "groups" and self.groups is None:
             raise UserError("setting=groups needs groups, e.g. groups=[5,3,2] or groups=[[0,1],[2,3]]")
@@ -39,12 +38,9 @@ class Recipe(RecipeKeys):
     @cached_property
     def settings(self) -> Settings:
         """What the learner is made with: these keys, resolved once."""
-        return Settings.resolve(**self._learner_keys(KEYS))
-
-    def _learner_keys(self, keys: Collection[str]) -> dict[str, Any]:
-        """What these keys say to a learner; `image_size` is for the data, which scale their images to it."""
-        said = {name: getattr(self, name) for name in KEYS if name in keys and name != "image_size"}
-        return {**said, **({"trials": self.trials.said()} if "trials" in said else {})}
+        # `image_size` is for the data, which scale their images to it.
+        said = {name: getattr(self, name) for name in KEYS if name != "image_size"}
+        return Settings.resolve(**{**said, "trials": self.trials.said()})
 
     def chosen_for(self, images: ImageSet) -> Recipe:
         """The recipe with all that it does not say chosen for the images of the first phase, if it asks for that.
@@ -53,8 +49,10 @@ class Recipe(RecipeKeys):
         """
         if not self.choose:
             return self
-        said = {name for name, value in self.said().items() if value not in (None, {}) and value != TrialSettings()}
-        settings = Settings.resolve(automatic=True, **self._learner_keys(said))
+        said = {name: value for name, value in self.said().items() if value not in (None, {}, TrialSettings())}
+        keys = {name: value for name, value in said.items() if name in KEYS and name != "image_size"}
+        keys |= {"trials": self.trials.said()} if "trials" in keys else {}
+        settings = Settings.resolve(automatic=True, **keys)
         found = suit(settings, images, Runtime.of(settings, self.device))
         written = {name: getattr(found, name) for name in ("net", "action", "first_lr", "policy_options", "space")}
         written |= {name: getattr(found, name) for name in ScheduleKeys.model_fields}
@@ -127,7 +125,7 @@ def parse_override(text: str) -> tuple[list[str], Any]:
     path = key.strip().split(".")
     if len(path) > _MOST_PARTS:
         raise UserError(f"there is no key {shown(key.strip())}; a key has at most {_MOST_PARTS} parts")
-    kinds = kinds_of(".".join(path))
+    kinds = _KINDS.get(".".join(path), ())
     try:
         parsed = tomllib.loads(f"value = {value}")["value"]
     except tomllib.TOMLDecodeError as error:

@@ -19,11 +19,11 @@ from poise import store
 from poise.actions import Action, AxisValue
 from poise.data.sources.registry import own_name
 from poise.errors import MOST, Damaged, PoiseError, UserError, kind_and_line, shown
-from poise.journal import PACKED, read_journal
 from poise.policies import UNTUNED
 from poise.runs.examiner import backward_transfer
 from poise.runs.findings import SECONDS, SECONDS_PHASE_0
 from poise.runs.folder import CROSSVAL, JOURNAL, MACHINE, PAGE, RECIPE, RESULT, START_FINGERPRINT, RunFolder
+from poise.runs.journal import PACKED, read_journal
 from poise.runs.machine import OWN_NETWORK, say_changed_code
 from poise.settings import flat_keys, said_keys, tagged
 from poise.words import file_word, one_line, one_line_each

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Final, NoReturn
 
@@ -17,12 +16,11 @@ from poise import store
 from poise.data import ImageSet
 from poise.errors import Damaged, UserError, reading
 from poise.learner import Learner, LearnerState, save_state
-from poise.nets import named_info
 from poise.runs.examiner import Examiner
-from poise.runs.findings import SECONDS_PHASE_0, Findings, describe_space, known_pretraining
+from poise.runs.findings import SECONDS_PHASE_0, Findings
 from poise.runs.folder import START_FINGERPRINT, CheckpointMeta, RunDescription, RunFolder
 from poise.runs.machine import Machine, describe_machine, record_end, record_resume, versions_of
-from poise.runs.observers import JournalObserver, Observer
+from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
@@ -32,7 +30,7 @@ from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
 
-Running = Work[dict[str, Any]]  # a run, a little at a time
+Running = Work[None]  # a run, a little at a time
 Opened = tuple[Learner, ImageSet, Examiner]  # what the phases are run with
 
 #: Recipe keys that may change until a resume: where a run is computed, and where data and start lie.
@@ -65,13 +63,15 @@ class Run:
     world: World = ALONE
     restarts: bool = False
     findings: Findings = field(default_factory=Findings)
-    _pinned: dict[str, str] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)  # once it is finished
+    _described: dict[str, Any] = field(default_factory=dict)  # what `recipe.json` says
+    _pinned: dict[str, str] = field(default_factory=dict)  # a digest of each part of it that must stay the same
+    _watching: Sequence[Observer] = ()  # who is told what happens: the journal first
     _mark: float = 0.0
 
     def start(self) -> dict[str, Any]:
         """Run from the beginning, in a new folder; returns the result, empty if it was to leave before the end."""
-        with stopping(self.stop):
-            return _run_to_end(self.starting())
+        return self._to_end(self.starting())
 
     def resume(self) -> dict[str, Any]:
         """Go on from the newest good checkpoint, or from the beginning if none was written yet.
@@ -80,25 +80,33 @@ class Run:
         """
         if not self.world.joined and self.folder.finished:
             return load_result(self.folder.path)
-        with stopping(self.stop):
-            return _run_to_end(self.resuming())
+        return self._to_end(self.resuming())
+
+    def _to_end(self, steps: Running) -> dict[str, Any]:
+        with stopping(self.stop, raises=not self.world.joined):
+            for _ in steps:
+                pass
+        return self.result
 
     def starting(self) -> Running:
         """`start` as a generator that pauses after every event, so that several runs can share a GPU."""
         prepared = self._prepare()
         with self._open_folder():
             if self.world.leads:
-                self._refuse_begun()
+                if (state := self.state()) != "new":
+                    path, result = self.folder.path, self.folder.result
+                    begun = f"unfinished; continue with resume(), or 'poise resume {path}'"
+                    how = f"finished: {result}; give another folder" if state == "finished" else begun
+                    raise UserError(f"{path} holds this run, {how}")
                 self._describe(*prepared)
-            return (yield from self._run_phases(*prepared))
+            yield from self._run_phases(*prepared)
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
         if self.world.leads and not self.folder.exists:
             raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
         with self._open_folder(), as_many_threads(self._threads()):
-            opened = self._restore()
-            return (yield from self._run_phases(*opened))
+            yield from self._run_phases(*self._restore())
 
     def state(self) -> str:
         """Whether its folder is `new`, or holds this run, `begun` or `finished`; what holds something else is refused.
@@ -122,38 +130,24 @@ class Run:
         if self.plan.recipe.exam == "test" and self.folder.description().recipe["data"] != self.plan.recipe.data:
             refuse_other_exam(self.folder, Examiner(self.plan.source.test(), self.plan.stream))
 
-    def _refuse_begun(self) -> None:
-        path = self.folder.path
-        match self.state():
-            case "finished":
-                raise UserError(f"{path} holds this run, finished: {self.folder.result}; give another folder")
-            case "begun":
-                raise UserError(f"{path} holds this run, unfinished; continue with resume(), or 'poise resume {path}'")
-
     # Beginning and resuming -------------------------------------------------------------------------------------
 
     @contextmanager
     def _open_folder(self) -> Iterator[None]:
         """The folder is ours, its errors are one line each, and everything is closed at the end."""
         again = f"'poise resume {self.folder.path}', or start again with a smaller batch or image_size"
-        with self.folder.locked(), self.folder.writing(), explaining_memory(again), ExitStack() as stack:
+        with self.folder.locked(), explaining_memory(again), ExitStack() as stack:
+            self._watching = (self.folder.journal, *self.observers)
             for observer in self._watching:
                 stack.callback(observer.close)
             yield
 
-    @cached_property
-    def _watching(self) -> Sequence[Observer]:
-        """Who is told what happens: the journal first."""
-        return (JournalObserver(self.folder.journal), *self.observers)
-
     def _prepare(self) -> Opened:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         settings, recipe = self.plan.settings, self.plan.recipe
-        settings.kind.check_first_phase(len(self.plan.stream[0]))
         train, examiner = self._open_images()
-        info = named_info(settings.net, settings.seed)
-        if info is not None:
-            info.check(train.shape)
+        if self.plan.net_info is not None:
+            self.plan.net_info.check(train.shape)
         if recipe.start is None:
             learner = self.plan.new_learner(self.executor)
         else:
@@ -171,25 +165,26 @@ class Run:
 
     def _describe(self, learner: Learner, train: ImageSet, examiner: Examiner) -> None:
         """Write down what is run, and where."""
-        start = self.plan.recipe.start
-        described = {
+        plan, start, info = self.plan, self.plan.recipe.start, self.plan.net_info
+        self._described = {
             **self._description(),
             **({START_FINGERPRINT: RunFolder(start).phase_0_fingerprint()} if start is not None else {}),
             "exam_images": examiner.fingerprint,
-            "class_names": list(self.plan.source.class_names),
-            "space": describe_space(learner),
-            **known_pretraining(learner),
+            "class_names": list(plan.source.class_names),
+            "space": plan.settings.action_space.as_json() if plan.settings.kind.tunes else None,
+            **({"pretrained_on": info.pretrained_on} if info is not None and info.pretrained_on is not None else {}),
         }
-        describe_machine(self.folder.path, learner.backend, versions_of(self.plan.settings)).write(self.folder.machine)
-        store.write_json(self.folder.recipe, described)
-        self._pinned = self._pin(described)
+        machine = describe_machine(self.folder.path, learner.backend, versions_of(plan.settings))
+        self._pin()
+        store.write_json(self.folder.machine, machine.model_dump())
+        store.write_json(self.folder.recipe, self._described)
 
-    def _pin(self, described: Mapping[str, Any]) -> dict[str, str]:
-        """A digest of everything that must not change until a resume, by the name of its key."""
-        recipe = self.plan.recipe.as_json()
+    def _pin(self) -> None:
+        """Make a digest of everything that must not change until a resume, by the name of its key."""
+        recipe = self._described["recipe"]
         values = {key: recipe[key] for key in Recipe.model_fields if key not in _FREE}
-        values |= {key: described.get(key) for key in _DESCRIBED}
-        return {key: store.digest_of(value) for key, value in values.items()}
+        values |= {key: self._described.get(key) for key in _DESCRIBED}
+        self._pinned = {key: store.digest_of(value) for key, value in values.items()}
 
     def _threads(self) -> int:
         """As many threads as this run computes with, once it is resumed."""
@@ -220,7 +215,8 @@ class Run:
             return prepared
         train, examiner = self._open_images()
         refuse_other_exam(self.folder, examiner)
-        self._pinned = self._pin({**store.read_json(self.folder.recipe), **self._description()})
+        self._described = {**store.read_json(self.folder.recipe), **self._description()}
+        self._pin()
         if changed := [key for key, digest in found.meta.pinned.items() if self._pinned.get(key) != digest]:
             raise UserError(f"recipe.json in {path} was changed since ({', '.join(changed)}); restore it")
         with reading(found.path, "remove it to resume from the one before"):
@@ -237,13 +233,15 @@ class Run:
         self._mark, work = time.monotonic(), self.plan.work(train)
         for observer in self._watching:
             observer.begin(work)
-        for phase in range(len(self.findings.exams), len(self.plan.stream) if self.until is None else self.until):
+        last = len(self.plan.stream.groups)
+        for phase in range(len(self.findings.exams), last if self.until is None else self.until):
             if learner.phases_ == phase:
                 yield from self._learn(learner, phase, train, self._reward(learner, examiner))
             self._end_phase(learner, phase, examiner)
-            if phase + 1 < len(self.plan.stream) and self.stop.agree(self.world):
+            if phase + 1 < last and self.stop.agree(self.world):
                 self._leave()
-        return self._finish(learner) if self.until is None else {}
+        if self.until is None:
+            self._finish(learner)
 
     def _reward(self, learner: Learner, examiner: Examiner) -> Reward | None:
         """What the policy is told of a trial, where that is not the local reward: an honest run has no other."""
@@ -252,18 +250,12 @@ class Run:
     def _learn(
         self, learner: Learner, phase: int, train: ImageSet, reward: Reward | None
     ) -> Generator[int, None, None]:
-        stream, coming = self.plan.stream, None
+        groups, coming = self.plan.stream.groups, None
         if self.plan.settings.memory.knows_increment:  # the last phase counts itself
-            coming = len(train.of_labels(stream[min(phase + 1, len(stream) - 1)]))
-        arrived = train.of_labels(stream[phase])
-        events = learner.fitting(
-            arrived,
-            arrived.labels,
-            origins=arrived.origins,
-            next_images=coming,
-            reward=reward,
-        )
+            coming = len(train.of_labels(groups[min(phase + 1, len(groups) - 1)]))
+        arrived = train.of_labels(groups[phase])
         clock = CheckpointClock(self.checkpoint_seconds)
+        events = learner.fitting(arrived, arrived.labels, origins=arrived.origins, next_images=coming, reward=reward)
         if isinstance(self.executor, WaitingExecutor):  # a stop is heard, too, while other machines are waited for
             self.executor.meanwhile = lambda: self._leave_if_asked(learner)
         while True:
@@ -326,19 +318,18 @@ class Run:
         how = "the same command goes on" if self.world.joined else alone
         raise self.stop.interruption(f"interrupted; {how}")
 
-    def _finish(self, learner: Learner) -> dict[str, Any]:
+    def _finish(self, learner: Learner) -> None:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say
         save_state(named, self.folder.model, memory=False)
         record_end(self.folder.machine)
         self._count_total()
-        result = self._result(learner)
-        store.write_json(self.folder.result, result, digest=True)  # last: with it the run is finished
+        self.result = self._result()
+        store.write_json(self.folder.result, self.result, digest=True)  # last: with it the run is finished
         for observer in self._watching:
-            observer.end(result)
-        return result
+            observer.end(self.result)
 
-    def _result(self, learner: Learner) -> dict[str, Any]:
-        return self.findings.result(self.plan, learner, self.world)
+    def _result(self) -> dict[str, Any]:
+        return self.findings.result(self.plan, self._described, self.world)
 
 
 def _is_about_trials(event: Event | None) -> bool:
@@ -346,12 +337,3 @@ def _is_about_trials(event: Event | None) -> bool:
     if isinstance(event, Progress):
         return event.what not in ("training", "augmentation")
     return isinstance(event, TrialDone | TuningDone)
-
-
-def _run_to_end(going: Running) -> dict[str, Any]:
-    while True:
-        try:
-            next(going)
-        except StopIteration as end:
-            result: dict[str, Any] = end.value
-            return result

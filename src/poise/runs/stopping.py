@@ -14,15 +14,7 @@ from types import FrameType
 import torch
 
 from poise.errors import Interrupted, OutOfMemory
-from poise.training import (
-    Event,
-    Progress,
-    StageDone,
-    TrialDone,
-    TuningDone,
-    World,
-    current_world,
-)
+from poise.training import Event, Progress, StageDone, TrialDone, TuningDone, World
 
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 PATIENCE = 1.0  # seconds in which one who keeps pressing Ctrl-C does not disturb what is being closed
@@ -48,9 +40,11 @@ class Stop(threading.Event):
 
 
 @contextmanager
-def stopping(stop: Stop) -> Iterator[None]:
+def stopping(stop: Stop, *, raises: bool = True) -> Iterator[None]:
     """Ctrl-C, SIGTERM and SIGHUP set the event; a second Ctrl-C stops at once. What Ctrl-C does is said.
 
+    Unless it `raises`, any signal only sets the event, as often as it comes, and nothing is said: torchrun hears
+    Ctrl-C, passes it on, and ends what does not end by itself.
     A command that was started to survive the end of its terminal (`nohup`) does. Signals that something in here ignores
     from some moment on (`ignore_signals`) stay ignored.
     """
@@ -58,22 +52,17 @@ def stopping(stop: Stop) -> Iterator[None]:
         yield
         return
 
-    world = current_world()
     raised = -math.inf  # when Ctrl-C last stopped it at once
 
     def ask(signum: int, frame: FrameType | None) -> None:
         nonlocal raised
-        if world.joined:  # torchrun hears Ctrl-C, passes it on, and ends what does not end by itself
-            stop.signal = signum
-            stop.set()
-            return
-        if stop.is_set() and signum == signal.SIGINT:
+        if raises and stop.is_set() and signum == signal.SIGINT:
             if time.monotonic() - raised < PATIENCE:  # it is stopping
                 return
             raised = time.monotonic()
             _say("stopping at once")
             raise KeyboardInterrupt
-        if signum == signal.SIGINT:
+        if raises and signum == signal.SIGINT:
             _say("stopping; Ctrl-C again stops at once, without a checkpoint")
         if signum == signal.SIGHUP:
             _leave_closed_terminals(terminals)

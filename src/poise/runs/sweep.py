@@ -121,11 +121,13 @@ class CellBench:
         observers = (CellObserver(cell.name, self.view),) if self.view is not None else ()
         run = Run(cell.plan, folder, observers, self.checkpoint_seconds, self.stop)
         if not folder.exists:
-            return (yield from run.starting())
+            yield from run.starting()
+            return
         run.refuse_other()
         if folder.finished:
-            return load_result(folder.path)
-        return (yield from run.resuming())
+            load_result(folder.path)  # which refuses one that was changed
+        else:
+            yield from run.resuming()
 
     def say(self, line: str, ended: str | None = None) -> None:
         """Say a line about a cell, and perhaps that it has `ended`."""

@@ -50,6 +50,7 @@ class World:
         rank: which one this is; rank 0 writes and says what there is to say.
         size: how many there are.
         local_rank: which one this is on its machine: the GPU with that number is its own.
+        leads: whether this is the rank that writes.
         joined: whether torchrun started this process, perhaps as the only one.
         store: where ranks leave notes, also when they can exchange nothing any more.
     """
@@ -58,16 +59,11 @@ class World:
         self, rank: int = 0, size: int = 1, local_rank: int = 0, local_size: int = 1, store: Store | None = None
     ) -> None:
         self.rank, self.size, self.local_rank, self._local_size = rank, size, local_rank, local_size
-        self.joined = store is not None
+        self.joined, self.leads = store is not None, rank == 0
         self.store: Store = HashStore() if store is None else store
 
     def __deepcopy__(self, memo: object) -> World:
         return self  # it belongs to the process
-
-    @property
-    def leads(self) -> bool:
-        """Whether this is the rank that writes."""
-        return self.rank == 0
 
     def device(self, word: str) -> str:
         """The device of this rank, for what a user calls the device of the run."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from poise import store
 from poise.errors import Damaged, UserError
-from poise.journal import Journal, read_journal
+from poise.runs.journal import Journal, read_journal
 
 
 class TestJournal:

@@ -1,4 +1,4 @@
-"""The journal of a job: an append-only file of JSON lines, which a run that is resumed cuts where it goes on."""
+"""The journal of a run: an append-only file of JSON lines, which a run that is resumed cuts where it goes on."""
 
 from __future__ import annotations
 
@@ -12,18 +12,33 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from poise.errors import Damaged
+from poise.runs.examiner import Exam
+from poise.runs.observers import Observer
 from poise.store import PLAIN_FORMAT, check_format, encode_line
+from poise.training import Event
 
 PACKED: Final = ".xz"  # what the name of a journal ends with that was compressed to be kept
 
 
-class Journal:
-    """An append-only file of JSON lines. Its length in bytes is a position one can return to."""
+class Journal(Observer):
+    """An append-only file of JSON lines: every event that is kept, and every exam.
+
+    Its length in bytes is a position one can return to.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
         self._hash, self._hashed = hashlib.blake2b(digest_size=16), 0  # of the bytes up to there
+
+    def event(self, event: Event) -> None:
+        """Write an event that is kept."""
+        if event.kept:
+            self.append(event.as_json())
+
+    def exam(self, exam: Exam) -> None:
+        """Write the exam."""
+        self.append(exam.as_json())
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Write one line and hand it to the operating system."""
