@@ -44,9 +44,7 @@ def test_the_first_expansion_knows_the_same_twice(name: str) -> None:
 
 def test_features_are_those_of_every_last_level_on_shared_maps() -> None:
     net = grown().eval()
-    below = images()
-    for level in range(len(net.shared.levels)):
-        below = net.shared.level(level, below)
+    below = net.shared(images()).maps[-1]
     wanted = [part.levels[0](below).mean(dim=(2, 3)) for part in (*net.frozen, net.newest)]
     found = net(images())
     torch.testing.assert_close(found.vector, torch.cat(wanted, dim=1))

@@ -359,7 +359,7 @@ class TestTrials:
         actions, made = FREEZING[method], make_method(method)
         alone = trials_on(cpu, 1, made, environment="both").run_all(numbered(actions))
         assert len({result.witnessed for result in alone}) == len(actions)
-        monkeypatch.setattr(Trainer, "_can_capture", lambda trainer: True)
+        monkeypatch.setattr(Trainer, "captures", True)
         monkeypatch.setattr(trainer_module, "CapturedRunner", Runner)
         assert trials_on(cpu, 1, made, environment="both").run_all(numbered(actions)) == alone
 

@@ -483,7 +483,12 @@ def _build(name: str, digest: str | None, seed: int, pretrained: bool) -> Adapte
     try:
         with own_draws(torch_generator(seed, "backbone", address)):
             if word.file is not None:
-                adapted = _call_function(name)
+                made = find_in_file("net", name)()
+                if not isinstance(made, nn.Module):
+                    why = f"returns {type(made).__name__}, it must return a torch module"
+                    raise UserError(f"net {name}: '{word.name}' {why}")
+                refuse_foreign(made)
+                adapted = made if isinstance(made, Adapted) else Adapted(made)
             elif word.library:
                 adapted = LIBRARIES[word.library](importlib.import_module(word.library), word.name, pretrained)
             else:
@@ -501,16 +506,6 @@ def _build(name: str, digest: str | None, seed: int, pretrained: bool) -> Adapte
     elif word.ending == "trainable":
         adapted.requires_grad_(True).train()
     return adapted
-
-
-def _call_function(net: str) -> Adapted:
-    """The network that a function of a file makes."""
-    made = find_in_file("net", net)()
-    if not isinstance(made, nn.Module):
-        name = net.rpartition(":")[2]
-        raise UserError(f"net {net}: '{name}' returns {type(made).__name__}, it must return a torch module")
-    refuse_foreign(made)
-    return made if isinstance(made, Adapted) else Adapted(made)
 
 
 def find_in_file(what: str, name: str) -> Any:  # noqa: ANN401 - whatever it is

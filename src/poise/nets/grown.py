@@ -72,10 +72,10 @@ class Branches(Backbone):
 
     def forward(self, x: Tensor) -> Features:
         """The pooled vector and the fused map of each level."""
-        maps = []
-        for number, alpha in enumerate(self.alpha):
-            plastic, stable = self.plastic.level(number, x), self.stable.level(number, x)
-            x = torch.lerp(plastic, stable, alpha.to(plastic.dtype))
+        plastic, stable, maps = self.plastic.stem(x), self.stable.stem(x), []
+        for alpha, *levels in zip(self.alpha, self.plastic.levels, self.stable.levels, strict=True):
+            plastic, stable = levels[0](plastic), levels[1](stable)
+            plastic = stable = x = torch.lerp(plastic, stable, alpha.to(plastic.dtype))
             maps.append(x)
         return Features(x.mean(dim=(2, 3)), tuple(maps))
 

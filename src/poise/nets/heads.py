@@ -26,6 +26,8 @@ class Head(nn.Module):
 
     #: What has an entry for each class: the names of old entries and of new ones.
     parts: ClassVar[tuple[tuple[str, str], ...]] = (("old", "new"),)
+    #: Whether new rows are drawn from N(0, 1/d), and not from U(−1/√d, 1/√d).
+    normal: ClassVar[bool] = False
     #: The names of what is never written into, only replaced, so that copies of a model need none of their own.
     shared: ClassVar[tuple[str, ...]] = ()
 
@@ -75,8 +77,8 @@ class Head(nn.Module):
             self.new = nn.Parameter(nn.functional.pad(self.new.detach(), (0, more)))
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """New rows, drawn from U(−1/√d, 1/√d)."""
-        return _uniform((count, *self.shape), self.width, generator)
+        """New rows, drawn at random (see `normal`)."""
+        return (_normal if self.normal else _uniform)((count, *self.shape), self.width, generator)
 
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values, for any number of classes."""
@@ -92,8 +94,8 @@ class Head(nn.Module):
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the rows of old classes, with their biases where there are any, or let them be trained."""
-        for values in self.old_values():
-            values.requires_grad_(not frozen)
+        for old, _ in self.parts:
+            getattr(self, old).requires_grad_(not frozen)
 
     def align(self) -> None:
         """Give new rows the mean length of old ones (Zhao et al. 2020); only for heads in which length matters."""
@@ -141,15 +143,12 @@ class ProxyHead(ScaledHead):
     """
 
     PROXIES = 10
+    normal = True
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The proxies of a class."""
         return (self.PROXIES, self.width)
-
-    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """New proxies, drawn from N(0, 1/d)."""
-        return _normal((count, *self.shape), self.width, generator)
 
     def scores(self, features: Tensor) -> Tensor:
         """Similarities to the proxies of each class, weighed towards the nearest ones."""
@@ -176,15 +175,13 @@ class UnbiasedHead(Head):
 class RenewedHead(UnbiasedHead):
     """A linear map without bias that is made anew in every phase, with rows for old classes too (DER)."""
 
+    normal = True
+
     @torch.no_grad()
     def grow(self, count: int, generator: torch.Generator) -> None:
         """Rows for all classes, drawn from N(0, 1/d); nothing is taken over."""
         super().grow(count, generator)
         self.old.copy_(self.first_rows(len(self.old), generator))
-
-    def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
-        """New rows, drawn from N(0, 1/d)."""
-        return _normal((count, *self.shape), self.width, generator)
 
     @torch.no_grad()
     def renew(self, generator: torch.Generator) -> None:

@@ -59,19 +59,8 @@ class BatchNorm(nn.BatchNorm2d):
         kernels = usable_kernels(KERNELS, x.device) if self._is_fused(x) else None
         if kernels is None:
             return _add_shortcut(super().forward(x), shortcut, relu=relu)
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        found: Tensor = kernels.normalise(
-            x,
-            shortcut,
-            self.weight,
-            self.bias,
-            self.running_mean,
-            self.running_var,
-            eps=self.eps,
-            momentum=0.1 if self.momentum is None else self.momentum,
-            relu=relu,
-        )
+        values = self.weight, self.bias, self.running_mean, self.running_var
+        found: Tensor = kernels.normalise(x, shortcut, *values, eps=self.eps, momentum=self.momentum, relu=relu)
         return found
 
     def _is_fused(self, x: Tensor) -> bool:
@@ -196,16 +185,11 @@ class ResNet(Backbone):
         self.stem = stem
         self.levels = nn.ModuleList(levels)
 
-    def level(self, number: int, x: Tensor) -> Tensor:
-        """The map of one level, given that of the previous level; the first level takes images."""
-        found: Tensor = self.levels[number](self.stem(x) if number == 0 else x)
-        return found
-
     def forward(self, x: Tensor) -> Features:
         """The pooled vector and the map of each level."""
-        maps = []
-        for number in range(len(self.levels)):
-            x = self.level(number, x)
+        x, maps = self.stem(x), []
+        for level in self.levels:
+            x = level(x)
             maps.append(x)
         return Features(x.mean(dim=(2, 3)), tuple(maps))
 

@@ -28,7 +28,7 @@ class Stop(threading.Event):
 
     def agree(self, world: World) -> bool:
         """Whether it is set on any rank; then it is set here."""
-        signum = world.largest(self.signal if self.is_set() else 0)
+        signum = max(world.all_gather(self.signal if self.is_set() else 0))
         if signum:
             self.signal = signum
             self.set()

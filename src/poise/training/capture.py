@@ -160,20 +160,8 @@ class CapturedRunner(Runner):
         modes = step.model.backbone.training, backend.precision, backend.deterministic
         where = self.feed.device, self.feed.shape
         layers = repr(step.model), repr(step.teacher)  # strides and the like
-        return hash(
-            (
-                size,
-                shapes,
-                layers,
-                trained,
-                modes,
-                where,
-                step.context.preprocessing.augmentation,
-                type(step.objective.method),
-                step.context.growth,
-                type(step.optimiser),
-            )
-        )
+        others = step.context.preprocessing.augmentation, type(step.objective.method), step.context.growth
+        return hash((size, shapes, layers, trained, modes, where, *others))
 
     def _train_batch(self, size: int) -> Tensor:
         start, stop, weight = self.step.context.backend.world.part_of(0, size)

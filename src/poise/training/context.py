@@ -106,9 +106,9 @@ class PhaseContext:
             images = images.select(torch.zeros(2, dtype=torch.long))
         fresh = len(kept), len(kept) + len(new)
         feed = Feed(images, self.backend.device, fresh=fresh)
-        if self.backend.world.largest(not feed.resident) and feed.resident:  # as on the rank with the least memory
-            feed = Feed(images, self.backend.device, resident=False, fresh=fresh)
-        return feed
+        if all(self.backend.world.all_gather(feed.resident)) or not feed.resident:
+            return feed
+        return Feed(images, self.backend.device, resident=False, fresh=fresh)  # as on the rank with the least memory
 
 
 @dataclass(frozen=True)
@@ -185,7 +185,7 @@ class PhaseData:
         pictures = ImageSet.joined(self._parts)
         store = pictures.store
         stays = (store.in_memory and store.is_even) or not fits(store.nbytes, device)
-        if self.context.backend.world.largest(stays):  # as on the rank with the least memory
+        if any(self.context.backend.world.all_gather(stays)):  # as on the rank with the least memory
             return self
         return self._standing_for(pictures, resident(store, device))
 

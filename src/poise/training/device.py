@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
@@ -37,7 +37,7 @@ class Backend:
 
     def __reduce__(self) -> tuple[Callable[..., Backend], tuple[str, str, bool, bool]]:
         """Pickle without stream and world, which belong to this process; the receiver makes its own."""
-        return _make_again, (str(self.device), self.precision, self.deterministic, self.capture)
+        return make_backend, (str(self.device), self.precision, self.deterministic, self.capture)
 
     @property
     def alone(self) -> Backend:
@@ -65,7 +65,7 @@ class Backend:
     @contextmanager
     def active(self) -> Iterator[None]:
         """Set what this backend needs, restore it afterwards: on a CPU nothing that another thread could notice."""
-        with undisturbed(), _flags(self), torch.cuda.stream(self.lane):
+        with undisturbed(), _flags(self) if self.device.type == "cuda" else nullcontext(), torch.cuda.stream(self.lane):
             yield
 
     def synchronise(self) -> None:
@@ -74,7 +74,7 @@ class Backend:
             self.lane.synchronize()
 
 
-def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
+def make_backend(device: str, precision: str, deterministic: bool, capture: bool = True) -> Backend:
     """Resolve `auto` device and precision: the first GPU where there is one, in bf16 if it has that; else fp32.
 
     On several ranks it is the GPU of this one.
@@ -100,11 +100,7 @@ def make_backend(device: str, precision: str, deterministic: bool) -> Backend:
     if precision == "tf32" and chosen.type == "cpu":
         raise UserError("precision=tf32 needs a GPU; use precision=fp32 on a CPU")
     lane = torch.cuda.Stream(chosen) if chosen.type == "cuda" else None  # type: ignore[no-untyped-call]
-    return Backend(chosen, precision, deterministic, lane=lane, world=world)
-
-
-def _make_again(device: str, precision: str, deterministic: bool, capture: bool) -> Backend:
-    return replace(make_backend(device, precision, deterministic), capture=capture)
+    return Backend(chosen, precision, deterministic, capture, lane, world)
 
 
 @contextmanager
@@ -113,9 +109,7 @@ def undisturbed() -> Iterator[None]:
 
     Outside of inference mode, with gradients, without autocast, and on the host where no device is named.
     """
-    with ExitStack() as stack:
-        stack.enter_context(torch.inference_mode(False))
-        stack.enter_context(torch.enable_grad())
+    with torch.inference_mode(False), torch.enable_grad(), ExitStack() as stack:
         for kind in _AUTOCAST:
             if torch.is_autocast_enabled(kind):
                 stack.enter_context(torch.autocast(kind, enabled=False))
@@ -126,9 +120,6 @@ def undisturbed() -> Iterator[None]:
 
 @contextmanager
 def _flags(backend: Backend) -> Iterator[None]:
-    if backend.device.type != "cuda":
-        yield
-        return
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     conv: Any = cudnn.conv  # type: ignore[attr-defined]
     before = (cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, matmul.fp32_precision)
@@ -186,20 +177,16 @@ def read_switches(backend: Backend) -> dict[str, bool | int | str]:
     The switches belong to the calling program: they are recorded, never set.
     """
     mkldnn: Any = torch.backends.mkldnn
+    matmul, convolution = mkldnn.matmul.fp32_precision, mkldnn.conv.fp32_precision
     return {
         "device": backend.device.type,
         "precision": backend.precision,
         "threads": torch.get_num_threads(),
         "instructions": torch.backends.cpu.get_cpu_capability(),
-        "matmul_precision": _float32_precision(mkldnn.matmul),
-        "convolution_precision": _float32_precision(mkldnn.conv),
+        "matmul_precision": matmul if matmul != "none" else "ieee",  # `none` where nobody chose
+        "convolution_precision": convolution if convolution != "none" else "ieee",
         "deterministic_algorithms": torch.are_deterministic_algorithms_enabled(),
     }
-
-
-def _float32_precision(part: Any) -> str:  # noqa: ANN401 - torch has no type for it
-    """`ieee`, `tf32` or `bf16`; torch says `none` where nobody chose."""
-    return "ieee" if part.fp32_precision == "none" else str(part.fp32_precision)
 
 
 def changed_switches(before: Switches, backend: Backend) -> str | None:

@@ -51,11 +51,11 @@ class Evaluator:
         pieces that fit none of the next ones, and a process would grow by all of its images.
         """
         store = images.store if isinstance(images, ImageSet) else as_store(images)
-        training = model.training
-        model.eval()
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
         size = batch_size(*store.shape[1:], on_gpu=on_gpu)
         world, starts = self.backend.world, range(0, len(store), size)
+        training = model.training
+        model.eval()
         features = torch.empty(len(store), model.head.width, dtype=torch.float32, device=device)
         logits = torch.empty(len(store), model.head.classes, dtype=torch.float32, device=device)
         for start in starts[slice(*world.stretch(len(starts), world.rank))]:

@@ -87,16 +87,8 @@ class Lane:
             feed = begun.feed.copy() if on_gpu else begun.feed
             teacher = begun.teacher.copy() if on_gpu and begun.teacher is not None else begun.teacher
             kept = StepCache(begun.model.copy(owns_fresh=begun.follows), teacher, feed, begun)
-        made = Trainer(
-            replace(begun.context, backend=self.backend),
-            kept.model,
-            kept.teacher,
-            action,
-            kept.feed,
-            epochs=epochs,
-            address=address,
-            kept=kept,
-        )
+        context = replace(begun.context, backend=self.backend)
+        made = Trainer(context, kept.model, kept.teacher, action, kept.feed, epochs=epochs, address=address, kept=kept)
         if made.captures:
             self._kept[shape] = kept
         return made

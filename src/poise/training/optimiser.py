@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -25,9 +25,6 @@ _KEPT = {"momentum_buffer": "momentum", "exp_avg": "momentum", "exp_avg_sq": "sq
 
 class Schedule(ScheduleKeys):
     """How long and how hard a phase trains, whatever the action: the keys of `poise.settings`, and what they mean."""
-
-    def __init__(self, *first: Any, **values: Any) -> None:  # noqa: ANN401 - by position too, for type checkers
-        super().__init__(*first, **values)
 
     def apply_to(self, stage: Stage) -> Stage:
         """A stage of the method with what the schedule says of its length, its milestones and its learning rate.
@@ -82,7 +79,7 @@ class Optimiser:
     made, which takes longer than a short training.
 
     Args:
-        trained: the parameters.
+        parameters: those of a model; only those that need a gradient are trained.
         schedule: the algorithm, its momentum and its weight decay,
         weight_decay: in the place of which this one counts, if it is given.
         lr: the learning rate. On a GPU it is a tensor there, for captured steps.
@@ -97,7 +94,7 @@ class Optimiser:
 
     def __init__(
         self,
-        trained: Sequence[nn.Parameter],
+        parameters: Iterable[nn.Parameter],
         schedule: Schedule,
         lr: float,
         device: torch.device,
@@ -109,13 +106,12 @@ class Optimiser:
         self._momentum = schedule.momentum
         self._decay = schedule.weight_decay if weight_decay is None else weight_decay
         self.ratios: Mapping[str, float] = {}
-        members: dict[str, list[nn.Parameter]] = {"": []}
-        part_of: dict[int, str] = {}
-        for part, parameters in parts.items():
-            members[part] = []
-            part_of.update(dict.fromkeys(map(id, parameters), part))
+        part_of = {id(each): part for part, others in parts.items() for each in others}
+        members: dict[str, list[nn.Parameter]] = {part: [] for part in ("", *parts)}
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
-        for parameter in trained:
+        for parameter in parameters:
+            if not parameter.requires_grad:
+                continue
             members[part_of.get(id(parameter), "")].append(parameter)
             kept = self.state[parameter] = {}
             if self._adam:

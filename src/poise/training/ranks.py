@@ -19,11 +19,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
+from torch.nn.modules.batchnorm import _NormBase
 
 from poise.errors import RankLost, RunFailed, UserError
+from poise.nets import Model
 
 log = logging.getLogger(__name__)
 
@@ -116,14 +118,14 @@ class World:
     # What is exchanged ------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def equalise_(self, values: Iterable[Tensor]) -> None:
-        """Take over rank 0's values, in place."""
-        for each in values if self.joined else ():
-            if each.numel():
-                held = each.detach().contiguous()
+    def equalise_(self, models: Iterable[Model]) -> None:
+        """Take over the values of rank 0's models that a training may change, in place."""
+        for model in models if self.joined else ():
+            for value in filter(Tensor.numel, model.changing().values()):
+                held = value.detach().contiguous()
                 with _exchanging():
                     dist.broadcast(held, 0)
-                each.copy_(held)
+                value.copy_(held)
 
     def complete_(self, rows: Tensor, size: int) -> None:
         """Fill in the rows that other ranks computed: of the pieces of `size` rows, each rank had its `stretch`."""
@@ -152,18 +154,9 @@ class World:
             dist.all_gather_object(found, value)
         return found
 
-    def largest(self, value: int) -> int:
-        """The largest of the values of all ranks."""
-        if not self.joined:
-            return value
-        held = torch.tensor(value, dtype=torch.int64, device="cpu")
-        with _exchanging():
-            dist.all_reduce(held, dist.ReduceOp.MAX)
-        return int(held)
-
     def wait(self) -> None:
         """Go on when all ranks have come here."""
-        self.largest(0)
+        self.all_gather(None)
 
     def refuse_unlike(self, **said: object) -> None:
         """Refuse ranks that differ in one of these, by a line that names the first one that does."""
@@ -178,17 +171,14 @@ class World:
 
     def refuse_unequal(self, values: Mapping[str, Tensor]) -> None:
         """End where a rank holds other values than rank 0: what they compute from now on would mean nothing."""
-        if not self.joined:
-            return
-        own = {name: _digest(value) for name, value in values.items()}
-        first = self.broadcast(lambda: own)
-        other = next((name for name, found in first.items() if own.get(name) != found), None)
-        for rank, name in enumerate(self.all_gather(other)):
-            if name is not None:
-                raise RunFailed(
-                    f"rank {rank} has learned another {name} than rank 0: use GPUs of one kind, and a network that "
-                    "changes nothing but its weights and batch statistics"
-                )
+        everybody = self.all_gather({name: _digest(value) for name, value in values.items()})
+        for rank, own in enumerate(everybody):
+            for name, found in everybody[0].items():
+                if own.get(name) != found:
+                    raise RunFailed(
+                        f"rank {rank} has learned another {name} than rank 0: use GPUs of one kind, and a network that "
+                        "changes nothing but its weights and batch statistics"
+                    )
 
 
 def _digest(value: Tensor) -> str:
@@ -208,19 +198,22 @@ class Reduction:
     _views: list[Tensor] = field(default_factory=list)
 
     @torch.no_grad()
-    def add_up(self, values: Tensor, weight: float, trained: Sequence[Tensor], statistics: Sequence[Tensor]) -> Tensor:
+    def add_up(self, values: Tensor, weight: float, trained: Sequence[Tensor], model: nn.Module) -> Tensor:
         """Turn what a part of a batch gave into what all of it gives; returns the step's values.
 
-        Gradients of the trained parameters become their sums. Values, and moving statistics in place, become means over
-        ranks, each with the weight of its part.
+        Gradients of the trained parameters become their sums. Values, and the running statistics that a step of the
+        model moves, in place, become means over ranks, each with the weight of its part.
         """
         if not self.world.joined:
             return values
+        norms = [each for each in model.modules() if isinstance(each, _NormBase) and each.training]
+        moved = (value for norm in norms for value in (norm.running_mean, norm.running_var))
+        statistics = [value for value in moved if value is not None]
         graded = [each for each in trained if each.grad is not None]
         weighed = torch._foreach_mul([values, *statistics], weight)
         summed = self.sum([*weighed, *(each.grad for each in graded if each.grad is not None)])
         if statistics:
-            torch._foreach_copy_(list(statistics), summed[1 : len(weighed)])
+            torch._foreach_copy_(statistics, summed[1 : len(weighed)])
         for parameter, gradient in zip(graded, summed[len(weighed) :], strict=True):
             parameter.grad = gradient
         return summed[0].clone()

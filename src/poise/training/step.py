@@ -6,10 +6,10 @@ import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from itertools import starmap
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
 
 from poise.actions import Action, is_weight
 from poise.data import Draws, Feed
@@ -78,8 +78,9 @@ def weighted_loss(
     )
     terms = objective.method.terms(student, teacher, labels, objective.growth)
     check_terms(objective.method, terms)
-    weights = objective.weights
-    weighted = [weights[name] * term if name in weights else term for name, term in terms.items()]
+    weights, weighted = objective.weights, list[Tensor]()
+    for name, term in terms.items():
+        weighted.append(weights[name] * term if name in weights else term)
     return torch.stack(weighted).sum(), terms
 
 
@@ -117,7 +118,7 @@ class Step:
         `labels` are those of all images that are trained on.
         """
         for name, weight in self.weights.items():
-            weight.fill_(action.weight(name))
+            weight.fill_(float(action[name]))
         self.objective.count_images(action, labels, self.model.head.classes)
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, batch_labels: Tensor, weight: float) -> Tensor:
@@ -138,19 +139,12 @@ class Step:
         (total if weight == 1 else weight * total).backward()  # type: ignore[no-untyped-call]
         values = torch.stack([total.detach(), *(term.detach() for term in terms.values())])
         trained = list(self.optimiser.state)
-        values = self._reduction.add_up(values, weight, trained, moving_statistics(self.model))
+        values = self._reduction.add_up(values, weight, trained, self.model)
         if self.stage.clamp is not None:
             nn.utils.clip_grad_value_(trained, self.stage.clamp)
         self.optimiser.step()
         self.names = ("loss", *terms)
         return values
-
-
-def moving_statistics(model: Model) -> list[Tensor]:
-    """The running statistics that a training step of this model moves."""
-    norms = [each for each in model.modules() if isinstance(each, _NormBase) and each.training]
-    found = [value for norm in norms for value in (norm.running_mean, norm.running_var)]
-    return [value for value in found if value is not None]
 
 
 @dataclass
@@ -180,7 +174,7 @@ class Runner:
         """
         feed, world, crops = self.feed, self.step.context.backend.world, draws.crops(self.feed.store.shape[1:])
         draws = draws.to(feed.device)
-        parts = [world.part_of(*bounds) for bounds in self.bounds]
+        parts = list(starmap(world.part_of, self.bounds))
         batches = feed.batches(order, [(part.start, part.stop) for part in parts], crops)
         for bounds, part, (pixels, labels) in zip(self.bounds, parts, batches, strict=True):
             whole = labels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -60,12 +60,11 @@ class Trainer:
         self.context, self.teacher, self.action, self.feed, self.address = context, teacher, action, feed, address
         self.students: dict[str, Model] = {MODEL: model}
         self.schedule = context.schedule.lasting(epochs or action.epochs)
-        self.captures = self._can_capture()
         self._kept = kept or StepCache(model, teacher, feed)
         method, growth = context.method, context.growth
         balancing = action.balance == "finetune" and growth.old > 0
         stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
-        self.stages = tuple(self.schedule.apply_to(stage).without_missing(model) for stage in stages)
+        self.stages = [self.schedule.apply_to(stage).without_missing(model) for stage in stages]
         self.stage = self.epoch = 0
         self._part = 0.0  # of the present epoch that is done
         self._picks: Tensor | None = None  # the images that the present stage selected
@@ -103,7 +102,8 @@ class Trainer:
             while self.epoch < epochs:
                 runner = self._runners.get("") or self._begin_stage(stage)
                 if stage.prepare is not None and self.epoch == ceiling(stage.prepare_at * epochs):
-                    generator = torch_generator(self.context.seed, "renewed heads", *self._address(stage))
+                    address = (self.context.phase, stage.name, *self.address)
+                    generator = torch_generator(self.context.seed, "renewed heads", *address)
                     stage.prepare(self.students[stage.student], generator)
                 record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
                 rate = self.schedule.rate(stage, self.epoch, epochs, self.action.lr)
@@ -134,10 +134,6 @@ class Trainer:
             return epochs
         whole = stage.epochs(self.context.schedule.lasting(self.action.epochs).epochs)
         return max(epochs, ceiling(self._kept.begun.balance_length * whole))
-
-    def _address(self, stage: Stage) -> tuple[int | str, ...]:
-        """What tells the draws of a stage from those of others."""
-        return (self.context.phase, stage.name, *self.address)
 
     def _train_epoch(self, stage: Stage, runner: Runner, rate: float) -> Iterator[Tensor]:
         """The values of an epoch's steps, a few steps at a time."""
@@ -173,7 +169,7 @@ class Trainer:
             raise Diverged(TOO_LARGE) from error
         if not _is_finite(self.model):
             raise Diverged(TOO_LARGE)
-        self._equalise()
+        context.backend.world.equalise_(self.students.values())  # what the first rank computed counts
 
     def _mean_values(self, record: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
         """The mean loss and terms of an epoch; raises `Diverged` at the first bad step."""
@@ -194,13 +190,13 @@ class Trainer:
 
     # What trains a stage ----------------------------------------------------------------------------------------------
 
-    def _can_capture(self) -> bool:
+    @cached_property
+    def captures(self) -> bool:
         """Whether steps are captured: on a GPU, unless the network draws random numbers."""
         backend = self.context.backend
-        if backend.device.type != "cuda" or not backend.capture:
-            return False
-        if isinstance(self.model.backbone, Backbone):
-            return True
+        wanted = backend.device.type == "cuda" and backend.capture
+        if not wanted or isinstance(self.model.backbone, Backbone):
+            return wanted
         ends = torch.tensor([0, len(self.feed) - 1], device=self.feed.store.device)  # two, for batch statistics
         images = self.context.preprocessing.plain(self.feed.gather(ends).to(backend.device))
         with backend.autocast:
@@ -214,13 +210,8 @@ class Trainer:
         if stage.after is not None:  # before the stage's own, so that its parameters are trainable in the end
             self._runners[AFTER] = self._prepare_runner(stage.after, AFTER)
         self._runners[""] = self._prepare_runner(stage, "")
-        self._equalise()
+        self.context.backend.world.equalise_(self.students.values())
         return self._runners[""]
-
-    def _equalise(self) -> None:
-        """On several ranks, begin and end a stage with the first one's values: what it computed counts."""
-        values = (value for model in self.students.values() for value in model.changing().values())
-        self.context.backend.world.equalise_(values)
 
     def _make_student(self, name: str) -> None:
         """A student of a later stage, made by the method; a module from an earlier training takes over its values."""
@@ -252,18 +243,13 @@ class Trainer:
         if runner is not None and len(feed) == len(runner.feed):
             runner.restart(self.action, feed, teacher)
         else:
+            decay, device = stage.weight_decay, context.backend.device
             optimiser = Optimiser(
-                [parameter for parameter in student.parameters() if parameter.requires_grad],
-                self.schedule,
-                self.action.lr,
-                context.backend.device,
-                weight_decay=stage.weight_decay,
-                parts=parts,
+                student.parameters(), self.schedule, self.action.lr, device, weight_decay=decay, parts=parts
             )
             step = Step(context, optimiser, student, teacher, self.action, feed.labels, stage)
-            runner = (CapturedRunner if self.captures else Runner)(
-                step, feed, batch_bounds(len(feed), self.schedule.batch)
-            )
+            bounds = batch_bounds(len(feed), self.schedule.batch)
+            runner = (CapturedRunner if self.captures else Runner)(step, feed, bounds)
             self._kept.runners[self.stage, place] = runner
         runner.step.optimiser.ratios = ratios
         return runner
@@ -287,7 +273,8 @@ class Trainer:
             def features() -> Tensor:
                 return self.context.evaluator.extract(self.model, self.feed.images()).features
 
-            generator = draws.generator(self.context.seed, "balanced", *self._address(stage))
+            address = (self.context.phase, stage.name, *self.address)
+            generator = draws.generator(self.context.seed, "balanced", *address)
             picks = self.context.backend.broadcast(select(self.feed.labels, features, generator).cpu())
             # a batch of two, for a single value has no batch statistics
             self._picks = (picks.repeat(2) if len(picks) == 1 else picks).to(self.feed.labels.device)
