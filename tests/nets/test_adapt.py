@@ -15,7 +15,6 @@ from poise import Augmentation, Learner, Preprocessing, UserError, store
 from poise.nets import Adapted, NetInfo, adapt, build_net, check_backbone, net_info
 from poise.nets.adapt import _read_hidden, _without_classifier
 from poise.runs import Run, RunFolder, load_recipe, make_plan
-from poise.testing import check_resuming
 
 from . import libraries
 from .libraries import MEAN, STD, Stem, TimmNet, TorchvisionNet, VisionTransformer, known_features
@@ -264,12 +263,6 @@ class TestWords:
             Learner.load(tmp_path / "one")
         loaded = Learner.load(tmp_path / "one", net=net, device="cpu")
         np.testing.assert_array_equal(loaded.predict_proba(images), learner.predict_proba(images))
-
-    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(self, file: Path) -> None:
-        images, labels = some_images()
-        check_resuming(
-            lambda: Learner("lucir", net=f"{file}:own", **SETTINGS).partial_fit(images, labels), images, labels + 2
-        )
 
     def test_a_run_takes_a_word_and_records_what_the_network_was_trained_on(self, file: Path, tmp_path: Path) -> None:
         words = [f"net={file}:own", "groups=[2,1,1]", "epochs=1", "batch=64"]

@@ -9,7 +9,17 @@ import pytest
 import torch
 from torch import nn
 
-from poise.nets import VARIANTS, Backbone, Branches, Concatenated, Model, ScaledConv, build_backbone, build_head
+from poise.nets import (
+    VARIANTS,
+    Backbone,
+    Branches,
+    Concatenated,
+    Model,
+    ScaledConv,
+    Specialised,
+    build_backbone,
+    build_head,
+)
 
 from .test_branches import as_if_trained, generator
 
@@ -17,6 +27,7 @@ NETS = [*(f"resnet32/{variant}" for variant in VARIANTS), "resnet18/lucir", "pod
 OWN: dict[str, Callable[[], Backbone]] = {
     **{name: partial(build_backbone, name, "", 3, 1) for name in NETS},
     "two branches": lambda: Branches(build_backbone("small", "lucir", 3, 1)),
+    "by its last level": lambda: Specialised.expanding(build_backbone("small/ordinary", "", 3, 1)),
     "side by side": lambda: Concatenated.expanding(build_backbone("small/ordinary", "", 3, 1)),
 }
 

@@ -6,7 +6,6 @@ import copy
 
 import pytest
 import torch
-from torch import nn
 
 from poise.nets import Model, ResNet, Specialised, build_backbone, build_head
 
@@ -72,11 +71,3 @@ def test_shared_levels_and_the_newest_are_trained_through_frozen_ones() -> None:
     assert isinstance(copied.backbone, Specialised)
     assert copied.backbone.frozen[0] is model.backbone.frozen[0]
     assert copied.backbone.shared is not model.backbone.shared
-
-
-def test_a_teacher_is_folded_altogether_and_computes_the_same() -> None:
-    model = Model(grown(), build_head("renewed", 192)).eval()
-    model.head.grow(3, generator(3))
-    teacher = model.teacher()
-    assert not any(isinstance(module, nn.BatchNorm2d) for module in teacher.modules())
-    torch.testing.assert_close(teacher(images()).logits, model(images()).logits, rtol=1e-4, atol=1e-5)

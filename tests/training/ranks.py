@@ -44,12 +44,10 @@ class Smooth(nn.Module):
 Options = dict[str, float | str]
 CASES: list[tuple[str, Options, str | nn.Module]] = [
     ("lucir", {}, "small"),
-    ("podnet", {}, "small"),
     ("aanets", {"base": "lucir", "alpha": "learned"}, "small"),
     ("der", {}, "small"),
     ("foster", {}, "small"),
     ("lucir", {}, Smooth()),
-    ("icarl", {}, Smooth()),
     ("lwf", {}, Smooth()),
     ("slca", {}, Smooth()),
     ("ranpac", {}, Smooth()),

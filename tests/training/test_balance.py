@@ -13,11 +13,11 @@ from torch import Tensor
 from poise import Learner
 from poise.data import ImageSet, herd
 from poise.errors import UserError
-from poise.methods import Growth, ICaRL, Method, Stage
+from poise.methods import Growth, Method
 from poise.nets import LinearHead
 from poise.training import EpochDone, Event, LocalPhase, Progress, StageDone, Trainer
 
-from .weights import assert_same, weights
+from .weights import TwoStages, assert_same, weights
 
 MakeImages = Callable[..., ImageSet]
 MakeTrainer = Callable[..., Trainer]
@@ -25,13 +25,6 @@ StopAnywhere = Callable[[Callable[[], Trainer]], None]
 GROWTH = Growth(old=2, new=2)
 UNEVEN = [0] * 4 + [1] * 3 + [2] * 8 + [3] * 6
 SMALLEST = 3
-
-
-class TwoStages(ICaRL):
-    """Its second stage is half as long."""
-
-    def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        return Stage(), Stage("tuning", share=0.5, milestones=())
 
 
 @pytest.fixture
@@ -55,24 +48,20 @@ def run_until(trainer: Trainer, stage: str) -> Iterator[Event]:
 
 @pytest.mark.parametrize("method", ["lucir", "icarl"])
 @pytest.mark.parametrize("old_rows", ["frozen", "trained"])
-class TestFinetuning:
-    def test_it_trains_the_head_and_nothing_else(self, method: str, old_rows: str, make_trainer: MakeTrainer) -> None:
-        trainer = make_trainer(method, balance="finetune", old_rows=old_rows)
-        before = weights(trainer)
-        running = run_until(trainer, "main")
-        main = weights(trainer)
-        assert ("head.old" in moved(before, main)) is (old_rows == "trained")
-        list(running)
-        changed = moved(main, weights(trainer))
-        assert {"head.old", "head.new"} <= changed
-        assert {name for name in changed if not name.startswith("head.")} == set()  # batch statistics neither
-
-    def test_the_main_stage_is_as_without_it(self, method: str, old_rows: str, make_trainer: MakeTrainer) -> None:
-        balanced = make_trainer(method, balance="finetune", old_rows=old_rows)
-        plain = make_trainer(method, balance="none", old_rows=old_rows)
-        list(plain.run())
-        run_until(balanced, "main")
-        assert_same(weights(balanced), weights(plain))
+def test_finetuning_trains_the_head_and_nothing_else_after_a_main_stage_as_without_it(
+    method: str, old_rows: str, make_trainer: MakeTrainer
+) -> None:
+    trainer, plain = (make_trainer(method, balance=word, old_rows=old_rows) for word in ("finetune", "none"))
+    before = weights(trainer)
+    running = run_until(trainer, "main")
+    main = weights(trainer)
+    assert ("head.old" in moved(before, main)) is (old_rows == "trained")
+    list(plain.run())
+    assert_same(main, weights(plain))
+    list(running)
+    changed = moved(main, weights(trainer))
+    assert {"head.old", "head.new"} <= changed
+    assert {name for name in changed if not name.startswith("head.")} == set()  # batch statistics neither
 
 
 @pytest.mark.parametrize(("method", "old_rows"), [("lucir", "frozen"), ("icarl", "trained")])

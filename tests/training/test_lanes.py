@@ -58,13 +58,6 @@ class Hungry(Lucir):
         return super().terms(student, teacher, labels, growth)
 
 
-class Insatiable(Lucir):
-    """Never has enough memory."""
-
-    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
-        raise torch.cuda.OutOfMemoryError("injected")
-
-
 def images_of(labels: list[int], count: int, shape: tuple[int, int, int], first: int) -> ImageSet:
     """Noise, on average brighter for a greater label."""
     generator = torch.Generator().manual_seed(first)
@@ -310,7 +303,7 @@ class TestTrials:
         assert f"{left} at a time from now on" in caplog.text
 
     def test_where_one_lane_is_too_much_it_is_said(self, cpu: Backend) -> None:
-        trials = trials_on(cpu, 4, Insatiable())
+        trials = trials_on(cpu, 4, Hungry(*range(99)))
         with pytest.raises(torch.cuda.OutOfMemoryError):
             trials.run_all(numbered(RATES))
         assert len(trials._lanes) == 1

@@ -14,18 +14,11 @@ from poise.nets import Output, build_backbone
 from poise.training import EpochDone, Progress, StageDone, Trainer
 from poise.training.capture import CapturedRunner
 
-from .weights import assert_same, weights
+from .weights import TwoStages, assert_same, weights
 
 MakeImages = Callable[..., ImageSet]
 StopAnywhere = Callable[[Callable[[], Trainer]], None]
 STEPS = 3  # 12 images in batches of 4
-
-
-class TwoStages(ICaRL):
-    """Its second stage is half as long and has a rate of its own."""
-
-    def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        return Stage(), Stage("tuning", share=0.5, milestones=())
 
 
 class Exploding(ICaRL):

@@ -1,11 +1,19 @@
-"""The weights of a trainer's model, and whether they are those of another."""
+"""A method of two stages; the weights of a trainer's model, and whether they are those of another."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
+from poise.methods import Growth, ICaRL, Stage
 from poise.training import Trainer
+
+
+class TwoStages(ICaRL):
+    """Its second stage is half as long and has a rate of its own."""
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return Stage(), Stage("tuning", share=0.5, milestones=())
 
 
 def weights(trainer: Trainer) -> dict[str, Tensor]:
