@@ -170,9 +170,12 @@ class SavedLearner(BaseModel):
     def of(cls, meta: Mapping[str, Any]) -> Self:
         """The plain values of a file, checked."""
         try:
-            return cls(**{**meta, "knowledge": meta})
+            found = cls(**{**meta, "knowledge": meta})
         except (PoiseError, ValidationError) as error:
             raise Malformed(f"is not as poise writes it ({first_line(own_error(error) or error)})") from error
+        if lacking := found.as_json().keys() - meta.keys() - {"temperatures"}:
+            raise Malformed(f"is not as poise writes it (it lacks {min(lacking)})")
+        return found
 
     def as_json(self) -> dict[str, Any]:
         """The plain values as a file has them."""
