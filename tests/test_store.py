@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -86,6 +87,24 @@ class TestTensors:
                 file.write_bytes(data)
                 with pytest.raises(Damaged):
                     store.read_tensors(file, kind="checkpoint")
+
+    @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that an interrupt left open
+    def test_ctrl_c_while_a_file_is_read_is_no_damage(self, file: Path) -> None:
+        before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+        interrupts = 0
+        try:
+            for number in range(100):
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, (1 + number) / 2e4)
+                    for _ in range(50):
+                        store.read_tensors(file, kind="checkpoint")
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except KeyboardInterrupt:
+                    interrupts += 1
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+        assert interrupts > 50
 
     def test_another_kind_and_a_missing_file_are_named(self, file: Path) -> None:
         with pytest.raises(UserError, match="is a checkpoint file of poise, not a learner file"):
