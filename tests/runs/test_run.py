@@ -17,7 +17,7 @@ from poise.data import make_stream
 from poise.data.packing import Packing
 from poise.data.sources import ArraySource, DigitsSource, add_source
 from poise.errors import UserError
-from poise.runs import Plan, Run, RunFolder, TensorBoard, load_recipe, make_plan, make_recipe, reopen
+from poise.runs import Plan, Run, RunFolder, Tracker, load_recipe, make_plan, make_recipe, reopen
 from poise.runs.journal import read_journal
 from poise.runs.plan import plan_of_words
 from poise.training import DefaultsChosen
@@ -260,7 +260,7 @@ def test_tensorboard_gets_the_scalars(plan: Plans, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     folder = RunFolder(tmp_path / "run")
-    result = Run(plan("groups=[2,1]"), folder, [TensorBoard(folder)]).start()
+    result = Run(plan("groups=[2,1]"), folder, [Tracker("tensorboard", folder)]).start()
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard")).Reload()
     assert {"accuracy/counted", "accuracy/fc", "accuracy/ncm"} <= set(events.Tags()["scalars"])
     counted = [point.value for point in events.Scalars("accuracy/counted")]

@@ -6,42 +6,48 @@ import json
 import logging
 import sqlite3
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from poise.errors import Interrupted, UserError
-from poise.runs import TRACKERS, Observer, Plan, Run, RunFolder, Tracker, make_tracker, reopen
+from poise.runs import TRACKERS, Observer, Plan, Run, RunFolder, Tracker, reopen
 from poise.runs.journal import read_journal
-from poise.runs.trackers import TRACKED, Scalar, scalars
+from poise.runs.trackers import TRACKED, Opened, Scalar, scalars
 from poise.training import Event
 
 Plans = Callable[..., Plan]
 POLICY = ("groups=[2,1]", "policy=online", 'space={"lr"=[0.1,0.05]}')
 
 
-class Recorded(Tracker):
+@dataclass
+class Recorded:
     """A service that remembers; it stands for those that are not installed."""
 
-    name, module = "recorded", "json"
+    begun: list[tuple[str, dict[str, Any], str | None]] = field(default_factory=list)
+    found: list[Scalar] = field(default_factory=list)
+    ended: list[bool] = field(default_factory=list)
+    is_reached: bool = True
 
-    def __init__(self, folder: RunFolder) -> None:
-        super().__init__(folder)
-        self.begun: list[tuple[str, Mapping[str, Any], str | None]] = []
-        self.found: list[Scalar] = []
-        self.ended: list[bool] = []
+    def open(self, _: object, folder: RunFolder, settings: dict[str, Any], known: str | None) -> Opened:
+        self.begun.append((folder.path.name, settings, known))
+        return Opened(known or "run-1", self.write, lambda: self.ended.append(folder.finished))
 
-    def _begin(self, name: str, settings: dict[str, Any], known: str | None) -> str:
-        self.begun.append((name, settings, known))
-        return known or "run-1"
-
-    def _write(self, found: list[Scalar]) -> None:
+    def write(self, found: list[Scalar]) -> None:
+        if not self.is_reached:
+            raise ConnectionError("no route\nto the server")
         self.found += found
 
-    def _finish(self) -> None:
-        self.ended.append(self.folder.finished)
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    """What is known by the name `recorded`."""
+    service = Recorded()
+    monkeypatch.setitem(TRACKERS, "recorded", ("json", service.open))
+    return service
 
 
 class Stopper(Observer):
@@ -55,52 +61,46 @@ class Stopper(Observer):
             self.job.stop.set()
 
 
-class Broken(Recorded):
-    """A service that is not reached."""
-
-    name = "broken"
-
-    def _write(self, found: list[Scalar]) -> None:
-        raise ConnectionError("no route\nto the server")
-
-
-def test_every_number_of_the_journal_is_handed_on_once(plan: Plans, tmp_path: Path) -> None:
+def stopped_and_resumed(name: str, plan: Plans, tmp_path: Path) -> str:
+    """A run that is handed on, stopped and resumed; its id."""
     folder = RunFolder(tmp_path / "run")
-    service = Recorded(folder)
-    result = Run(plan(*POLICY), folder, [service]).start()
-    ((name, settings, known),) = service.begun
+    job = Run(plan("groups=[2,1]"), folder)
+    job.observers = [Tracker(name, folder), Stopper(job)]
+    with pytest.raises(Interrupted):
+        job.start()
+    opened, same = reopen(folder.path)
+    Run(same, opened, [Tracker(name, opened)]).resume()
+    known: str = json.loads((folder.path / TRACKED).read_text())[name]
+    return known
+
+
+def test_every_number_of_the_journal_is_handed_on_once(plan: Plans, tmp_path: Path, recorded: Recorded) -> None:
+    folder = RunFolder(tmp_path / "run")
+    result = Run(plan(*POLICY), folder, [Tracker("recorded", folder)]).start()
+    ((name, settings, known),) = recorded.begun
     assert (name, known) == ("run", None)
     assert (settings["policy"], settings["memory.per_class"]) == ("online", 5)
     told = [each for entry in read_journal(folder.path / "journal.jsonl") for each in scalars(entry)]
-    assert service.found[: len(told)] == told
-    assert ("result/average_accuracy", result["average_accuracy"], 1) in service.found[len(told) :]
-    assert service.ended == [True]
+    assert recorded.found[: len(told)] == told
+    assert ("result/average_accuracy", result["average_accuracy"], 1) in recorded.found[len(told) :]
+    assert recorded.ended == [True]
 
 
-def test_a_resumed_run_goes_on_under_its_id(plan: Plans, tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    first, job = Recorded(folder), Run(plan("groups=[2,1]"), folder)
-    job.observers = [first, Stopper(job)]
-    with pytest.raises(Interrupted):
-        job.start()
-    assert first.ended == [False]
-    assert json.loads((tmp_path / "run" / TRACKED).read_text())["recorded"] == "run-1"
-    opened, same = reopen(tmp_path / "run")
-    second = Recorded(opened)
-    Run(same, opened, [second]).resume()
-    assert ([known for _, _, known in second.begun], second.ended) == (["run-1"], [True])
-    steps = [(name, step) for name, _, step in (*first.found, *second.found)]
+def test_a_resumed_run_goes_on_under_its_id(plan: Plans, tmp_path: Path, recorded: Recorded) -> None:
+    assert stopped_and_resumed("recorded", plan, tmp_path) == "run-1"
+    assert ([known for _, _, known in recorded.begun], recorded.ended) == ([None, "run-1"], [False, True])
+    steps = [(name, step) for name, _, step in recorded.found]
     assert len(set(steps)) == len(steps)
 
 
 def test_a_service_that_fails_does_not_fail_the_run(
-    plan: Plans, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    plan: Plans, tmp_path: Path, recorded: Recorded, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = RunFolder(tmp_path / "run")
+    folder, recorded.is_reached = RunFolder(tmp_path / "run"), False
     with caplog.at_level(logging.WARNING):
-        result = Run(plan("groups=[2,1]"), folder, [Broken(folder)]).start()
+        result = Run(plan("groups=[2,1]"), folder, [Tracker("recorded", folder)]).start()
     assert result["average_accuracy"] > 0
-    (warned,) = [record.getMessage() for record in caplog.records if "broken" in record.getMessage()]
+    (warned,) = [record.getMessage() for record in caplog.records if "recorded" in record.getMessage()]
     assert "no route" in warned
 
 
@@ -108,36 +108,22 @@ def test_a_service_that_fails_does_not_fail_the_run(
 def test_a_missing_extra_or_an_unknown_word_is_one_line(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, TRACKERS[name][0], None)
     with pytest.raises(UserError, match=f"{name} needs the extra; .*pip install '.*{name}"):
-        make_tracker(name, RunFolder(tmp_path))
+        Tracker(name, RunFolder(tmp_path))
     with pytest.raises(UserError, match=f"unknown tracking service .*did you mean '{name}'"):
-        make_tracker(f"{name}x", RunFolder(tmp_path))
+        Tracker(f"{name}x", RunFolder(tmp_path))
 
 
-def test_a_refused_run_opens_nothing(plan: Plans, tmp_path: Path) -> None:
-    service = Recorded(RunFolder(tmp_path / "run"))
+def test_a_refused_run_opens_nothing(plan: Plans, tmp_path: Path, recorded: Recorded) -> None:
+    folder = RunFolder(tmp_path / "run")
     with pytest.raises(UserError):
-        Run(plan("device=cuda:99"), service.folder, [service]).start()
-    assert not service.begun
+        Run(plan("device=cuda:99"), folder, [Tracker("recorded", folder)]).start()
+    assert not recorded.begun
     assert not (tmp_path / "run").exists()
 
 
 # The real packages ----------------------------------------------------------------------------------------------------
-
-
-def stopped_and_resumed(name: str, plan: Plans, tmp_path: Path) -> str:
-    """A run that is handed on, stopped and resumed; its id."""
-    folder = RunFolder(tmp_path / "run")
-    first = make_tracker(name, folder)
-    job = Run(plan("groups=[2,1]"), folder, [first])
-    job.observers = [first, Stopper(job)]
-    with pytest.raises(Interrupted):
-        job.start()
-    opened, same = reopen(folder.path)
-    Run(same, opened, [make_tracker(name, opened)]).resume()
-    known: str = json.loads((folder.path / TRACKED).read_text())[name]
-    return known
 
 
 def points(folder: Path) -> dict[str, list[tuple[int, float]]]:

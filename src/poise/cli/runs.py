@@ -295,7 +295,7 @@ def _carry_out(job: Run, state: str, tensorboard: bool = False, track: str | Non
     Under torchrun, which repeats a command, one that has begun goes on. Rank 0 of a world has the folder and shows the
     run, the others follow.
     """
-    from poise.runs import Follower, Observer, RunDisplay, TensorBoard, make_tracker, open_ranks
+    from poise.runs import Follower, RunDisplay, Tracker, open_ranks
 
     world, plan, path = job.world, job.plan, job.folder.path
     if state == "begun" and not world.joined:
@@ -314,10 +314,9 @@ def _carry_out(job: Run, state: str, tensorboard: bool = False, track: str | Non
     else:
         ranks = [f"{world.size} ranks"] if world.joined else []
         opening = [*plan.notes, f"run folder {path}", *ranks] if state == "new" else ranks
-        observers: list[Observer] = [RunDisplay(len(plan.stream.groups), opening)]
-        observers += [TensorBoard(job.folder)] if tensorboard else []
-        observers += [make_tracker(track, job.folder)] if track is not None else []
-        job.observers = observers
+        services = [name for name in ("tensorboard" if tensorboard else None, track) if name is not None]
+        trackers = [Tracker(name, job.folder) for name in services]
+        job.observers = [RunDisplay(len(plan.stream.groups), opening), *trackers]
     result = job.start() if state == "new" else job.resume()
     if result:
         _show_result(result, path)

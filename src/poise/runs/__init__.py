@@ -10,7 +10,7 @@ from poise.runs.recipe import Recipe, in_order, load_recipe, make_recipe, recipe
 from poise.runs.run import Run
 from poise.runs.stopping import ignore_signals
 from poise.runs.sweep import Cell, SweepOutline, describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
-from poise.runs.trackers import TRACKERS, TensorBoard, Tracker, make_tracker
+from poise.runs.trackers import TRACKERS, Tracker
 
 __all__ = [
     "TRACKERS",
@@ -25,7 +25,6 @@ __all__ = [
     "RunDisplay",
     "RunFolder",
     "SweepOutline",
-    "TensorBoard",
     "Tracker",
     "describe_plan",
     "describe_sweep",
@@ -34,7 +33,6 @@ __all__ = [
     "load_recipe",
     "make_plan",
     "make_recipe",
-    "make_tracker",
     "open_outlined",
     "open_ranks",
     "pick_cell",
