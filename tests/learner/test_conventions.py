@@ -22,7 +22,7 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader, TensorDataset
 
-from poise import Budget, Learner, UserError
+from poise import Augmentation, Budget, Learner, UserError
 from poise.training import EpochDone, Event, PhaseDone, Progress, TrialDone
 from poise.tuning import tuner_names
 
@@ -73,6 +73,19 @@ class TestParameters:
             changed.set_params(memory=7, epoch=2)
         assert "did you mean 'epochs'?" in refusal(error)
         assert changed.get_params()["memory"] == 3
+
+    @pytest.mark.parametrize(
+        ("call", "line"),
+        [
+            (lambda: Learner(epoch=2), "Learner has no argument 'epoch'; did you mean 'epochs'?"),  # type: ignore[call-arg]
+            (lambda: learner().score(IMAGES, clasifier="fc"), "score has no argument 'clasifier'"),  # type: ignore[call-arg]
+            (lambda: Augmentation(pda=1), "Augmentation has no argument 'pda'; did you mean 'pad'?"),  # type: ignore[call-arg]
+        ],
+    )
+    def test_a_misspelt_argument_is_answered_with_a_suggestion(self, call: Callable[[], object], line: str) -> None:
+        with pytest.raises(UserError) as error:
+            call()
+        assert line in refusal(error)
 
     def test_a_learner_that_has_learned_keeps_its_settings_until_it_starts_anew(self) -> None:
         mine = learner().partial_fit(*digits(0, 1))

@@ -20,7 +20,7 @@ from torch import Tensor
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
 from poise.data.crops import Choices, Crops, draw_boxes
 from poise.data.stores import PixelStore, as_store
-from poise.errors import UserError, check_flag, check_number, check_whole, plain_number
+from poise.errors import UserError, check_flag, check_number, check_whole, plain_number, suggesting
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -227,6 +227,10 @@ class Preprocessing:
             raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
         scale, shift = scale_and_shift(self.mean, self.std, pixels.device)
         return torch.addcmul(shift, pixels.float(), scale)
+
+
+Augmentation.__init__ = suggesting(Augmentation.__init__)  # type: ignore[method-assign]
+Preprocessing.__init__ = suggesting(Preprocessing.__init__)  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

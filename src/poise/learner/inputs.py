@@ -174,7 +174,7 @@ def _warn_of_two_labels(store: PixelStore, plain: Sequence[Label], knowledge: Kn
         if seen.setdefault(digest, label) != label
     )
     for (other, label), count in pairs.most_common(1):
-        more = f", {counted(pairs.total() - count, 'other image')} likewise" if len(pairs) > 1 else ""
+        more = f"; {counted(pairs.total() - count, 'other image')} came under two labels" if len(pairs) > 1 else ""
         log.warning("%s of class %r came as class %r, too%s", counted(count, "image"), label, other, more)
 
 
