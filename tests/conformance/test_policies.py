@@ -19,8 +19,6 @@ Options = dict[str, Any]
 VARIANTS: list[tuple[str, Options]] = [
     *((name, {}) for name in POLICIES),
     ("random", {"trials": 0}),
-    ("grid", {"rounds": 2}),
-    ("exp3", {"centred": True, "iterations": 8}),
     ("exp3", {"rule": "released", "iterations": 8}),
     ("race", {"finalists": 1, "rungs": 2}),
 ]

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import pytest
+
 from poise import Learner
 from poise.actions import Action
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
+from poise.policies.beliefs import Informed
 from poise.spaces import make_space
 
 GRID = {"feature_kd": (0.1, 0.2, 0.3, 0.4), "lr": (0.1, 0.05)}
 OWN = Action(feature_kd=0.4, lr=0.05)
 
 
-def made(**options: float | int) -> Policy:
-    return make_policy(
-        "online",
-        Setup(make_space(GRID, OWN), short=4, full=40, seed=0),
-        {"handicap": 0.0, "head_start": 0.0, **options},
-    )
+def made(**options: int) -> Policy:
+    return make_policy("online", Setup(make_space(GRID, OWN), short=4, full=40, seed=0), options)
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rewards alone decide, unless a test says otherwise."""
+    monkeypatch.setattr(Informed, "HANDICAP", 0.0)
+    monkeypatch.setattr(Informed, "HEAD_START", 0.0)
 
 
 def play(policy: Policy, phase: int, worth: dict[int, float], classes: int = 400) -> list[Trial]:
@@ -46,36 +52,34 @@ def test_the_better_half_stays_with_the_default_until_all_are_tried_again() -> N
 
 
 def test_what_was_good_before_counts_and_fades() -> None:
-    policy = made(carry=0.5, fewest=8)
-    play(policy, 1, {2: 0.9})
+    policy = made(fewest=8)
+    play(policy, 1, {2: 0.7})
     play(policy, 2, {2: 0.5, 4: 0.6})
-    assert policy.decide() == 2  # .5 · .4 + 0 against .1
+    assert policy.decide() == 2  # .8 · .2 + 0 against .1
     play(policy, 3, {2: 0.4, 4: 0.7})
     assert policy.decide() == 4
 
 
-def test_without_a_past_all_are_tried_in_every_phase() -> None:
-    policy = made(carry=0.0)
-    assert all(len(play(policy, phase, {0: 0.9})) == 8 for phase in (1, 2, 3))
-
-
-def test_a_small_rate_needs_more_than_its_bias() -> None:
+def test_a_small_rate_needs_more_than_its_bias(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Informed, "HANDICAP", 0.1)
     fast, slow = 0, 1  # feature_kd .1 at both rates
-    near, far = made(handicap=0.1), made(handicap=0.1)
+    near, far = made(), made()
     play(near, 1, {fast: 0.7, slow: 0.78})
     play(far, 1, {fast: 0.7, slow: 0.82})
     assert (near.decide(), far.decide()) == (fast, slow)
 
 
-def test_the_head_start_decides_where_little_is_seen_and_not_where_much_is() -> None:
+def test_the_head_start_decides_where_little_is_seen_and_not_where_much_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Informed, "HEAD_START", 0.05)
     own = made().setup.space.default
     for classes, expected in ((2, own), (200, 3)):
-        policy = made(head_start=0.05)
+        policy = made()
         play(policy, 1, {3: 0.6}, classes)  # a tenth better than the default, which has the head start
         assert policy.decide() == expected
 
 
-def test_a_method_names_its_favourite() -> None:
+def test_a_method_names_its_favourite(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
     space = Learner("lucir", device="cpu").action_space
     assert space.favourite is not None
     favourite = space.actions[space.favourite]

@@ -54,7 +54,6 @@ from poise.tuning import (
     decided_rewards,
     judge_before,
     judged_hits,
-    judging_epochs,
 )
 
 log = logging.getLogger(__name__)
@@ -357,9 +356,9 @@ def planned_work(settings: Settings, phase: int, growth: Growth, images: int, *,
         plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
         tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings
         parts["trials" if kind.asks else kind.name] = tuning + plan.steps * min(schedule.batch, images)
-        if not (plan.full or settings.memory.reserve):
-            judged = judging_epochs(settings.trials, action, phase, schedule.epochs)
-            parts["classifiers"] = judged * images * trainings
+        judged = phase > 0 and action.classifier == AUTO and settings.trials.classifier == "full"
+        if judged and not (plan.full or settings.memory.reserve):
+            parts["classifiers"] = schedule.epochs * images * trainings
     stages = (*method.stages(growth), *((method.balancing,) if action.balance == "finetune" and growth.old else ()))
     parts["training"] = images * sum(schedule.apply_to(stage).epochs(schedule.epochs) for stage in stages)
     words = f"{plan.trials} trials"

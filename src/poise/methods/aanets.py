@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from poise.errors import UserError
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, herd_evenly, refuse_other_nets, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, herd_evenly, register
 from poise.methods.lucir import Lucir
 from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet, ScaledHead
@@ -58,7 +58,7 @@ class AANets(Method):
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Grow as `base` does."""
-        refuse_other_nets(self, model)
+        self.refuse_other_nets(model)
         self.base.grow(model, inputs)
         restarts = self.settings["eta"] == "restarted" and len(model.growth_history) == 1
         if restarts and isinstance(model.head, ScaledHead):  # the branches are new

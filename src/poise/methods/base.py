@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from poise.actions import Action
+from poise.actions import Action, AxisValue
 from poise.data import herd
 from poise.errors import UserError, check_number, suggestion
 from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet, Specialised, find_in_file
 from poise.settings import ceiling
-from poise.spaces import Named
+from poise.spaces import Grid, Named
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,11 @@ class Stage:
         return float(start * 0.1**passed * wave * rise)
 
 
+def online_space(*grids: Grid, favourite: Mapping[str, AxisValue] | None = None) -> Mapping[str, Named]:
+    """A method's own version of the space `online`."""
+    return {"online": Named("online", grids, favourite)}
+
+
 class Method(ABC):
     """A class-incremental method. A new one is a short file: terms, default action, perhaps stages.
 
@@ -246,6 +251,11 @@ class Method(ABC):
         """Give the model rows for the new classes, before anything is trained."""
         model.head.grow(inputs.growth.new, inputs.generator)
 
+    def refuse_other_nets(self, model: Model) -> None:
+        """Refuse a network that is none of poise's own, before anything is trained."""
+        if not isinstance(model.backbone, ResNet | Branches | Concatenated | Specialised):
+            raise UserError(f"{self.name} makes other networks of one of poise's own; leave net out or name one")
+
     def freezes(self, phase: int, *, given: bool) -> bool:
         """Whether all of the backbone is frozen for good when this phase begins.
 
@@ -286,13 +296,6 @@ class Method(ABC):
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
         """The stages of a phase, in order."""
         return (Stage(),)
-
-
-def refuse_other_nets(method: Method, model: Model) -> None:
-    """Refuse a network that is none of poise's own, before anything is trained."""
-    if not isinstance(model.backbone, ResNet | Branches | Concatenated | Specialised):
-        why = "makes other networks of one of poise's own; leave net out or name one"
-        raise UserError(f"{method.name} {why}")
 
 
 #: Every known method by its name; `register` adds one.

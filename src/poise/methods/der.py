@@ -11,9 +11,8 @@ from torch import Tensor, nn
 from poise import losses
 from poise.actions import Action
 from poise.errors import check_number
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, refuse_other_nets, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, online_space, register
 from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet, Specialised
-from poise.spaces import Named
 
 AUXILIARY = "auxiliary"
 EPOCHS = 170  # of the representation stage as released for CIFAR; what follows is in proportion to them
@@ -41,15 +40,10 @@ class DER(Method):
     brightness = 63 / 255
     uses_maps = False
     default_action = Action(auxiliary=1.0, adjustment=0.0, lr=0.1, classifier="fc", balance="finetune")
-    spaces: Mapping[str, Named] = {
-        "online": Named(
-            "online",
-            (
-                {"auxiliary": (0.5, 1), "balance": ("finetune",), "lr": (0.1, 0.05, 0.02)},
-                {"auxiliary": (1,), "balance": ("align",), "lr": (0.1, 0.05)},
-            ),
-        )
-    }
+    spaces = online_space(
+        {"auxiliary": (0.5, 1), "balance": ("finetune",), "lr": (0.1, 0.05, 0.02)},
+        {"auxiliary": (1,), "balance": ("align",), "lr": (0.1, 0.05)},
+    )
     options: Mapping[str, float | str] = {
         "temperature": 5.0,
         "first": "warm",
@@ -81,7 +75,7 @@ class DER(Method):
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """A new classifier and, from the second phase on, an auxiliary one."""
-        refuse_other_nets(self, model)
+        self.refuse_other_nets(model)
         super().grow(model, inputs)
         if isinstance(model.backbone, Concatenated | Specialised) and inputs.growth.new:
             auxiliary = RenewedHead(model.backbone.newest.width)

@@ -9,19 +9,9 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.methods.base import (
-    MODEL,
-    PREVIOUS,
-    Growth,
-    GrowthInputs,
-    Method,
-    Stage,
-    refuse_other_nets,
-    register,
-)
+from poise.methods.base import MODEL, PREVIOUS, Growth, GrowthInputs, Method, Stage, online_space, register
 from poise.methods.der import AUXILIARY
 from poise.nets import BoostedHead, Concatenated, Model, NewestHead, OldestHead, Output, ResNet
-from poise.spaces import Named
 
 COMPRESSED: Final = "compressed"
 OLD: Final = "old"  # the last phase's classifier on the frozen features
@@ -62,16 +52,11 @@ class FOSTER(Method):
     starts_from = COMPRESSED
     default_action = Action(auxiliary=1.0, logit_kd=1.0, beta1=0.96, lr=0.1, classifier="fc")
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none",)}  # it is balanced by β₁ and β₂
-    spaces: Mapping[str, Named] = {
-        "online": Named(
-            "online",
-            (
-                {"beta1": (0.9, 0.94, 0.97), "logit_kd": (1,), "lr": (0.1, 0.05)},
-                {"beta1": (0.94,), "logit_kd": (0.5, 2), "lr": (0.1,)},
-                {"auxiliary": (0.5, 2), "beta1": (0.94,), "logit_kd": (1,), "lr": (0.1,)},
-            ),
-        )
-    }
+    spaces = online_space(
+        {"beta1": (0.9, 0.94, 0.97), "logit_kd": (1,), "lr": (0.1, 0.05)},
+        {"beta1": (0.94,), "logit_kd": (0.5, 2), "lr": (0.1,)},
+        {"auxiliary": (0.5, 2), "beta1": (0.94,), "logit_kd": (1,), "lr": (0.1,)},
+    )
     options: Mapping[str, float | str] = {"beta1_falls": 0.0}
 
     def expanded(self, backbone: nn.Module, growth: Growth) -> nn.Module:
@@ -80,7 +65,7 @@ class FOSTER(Method):
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
         """Rows of old classes go on from the last phase's; a classifier of the new network; the last phase's, fixed."""
-        refuse_other_nets(self, model)
+        self.refuse_other_nets(model)
         head = model.head
         super().grow(model, inputs)
         if not isinstance(model.backbone, Concatenated) or not isinstance(head, BoostedHead):

@@ -9,9 +9,8 @@ from torch import Tensor, nn
 
 from poise import losses
 from poise.actions import Action
-from poise.methods.base import Growth, GrowthInputs, Method, register
+from poise.methods.base import Growth, GrowthInputs, Method, online_space, register
 from poise.nets import CosineHead, Model, Output
-from poise.spaces import Named
 
 
 @register
@@ -37,30 +36,25 @@ class Lucir(Method):
         balance="none",
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
-    spaces: Mapping[str, Named] = {
-        "online": Named(
-            "online",
-            (
-                {  # stable: old features and rows are held
-                    "logit_kd": (1,),
-                    "feature_kd": (0.5, 1),
-                    "margin": (1,),
-                    "old_rows": ("frozen",),
-                    "adjustment": (0, 0.5),
-                    "lr": (0.05, 0.02),
-                },
-                {  # plastic: only old outputs are held
-                    "logit_kd": (1,),
-                    "feature_kd": (0,),
-                    "margin": (0,),
-                    "old_rows": ("trained",),
-                    "adjustment": (1,),
-                    "lr": (0.1, 0.05, 0.02),
-                },
-            ),
-            favourite={"logit_kd": 1.0, "feature_kd": 0.0, "margin": 0.0, "old_rows": "trained", "adjustment": 1.0},
-        )
-    }
+    spaces = online_space(
+        {  # stable: old features and rows are held
+            "logit_kd": (1,),
+            "feature_kd": (0.5, 1),
+            "margin": (1,),
+            "old_rows": ("frozen",),
+            "adjustment": (0, 0.5),
+            "lr": (0.05, 0.02),
+        },
+        {  # plastic: only old outputs are held
+            "logit_kd": (1,),
+            "feature_kd": (0,),
+            "margin": (0,),
+            "old_rows": ("trained",),
+            "adjustment": (1,),
+            "lr": (0.1, 0.05, 0.02),
+        },
+        favourite={"logit_kd": 1.0, "feature_kd": 0.0, "margin": 0.0, "old_rows": "trained", "adjustment": 1.0},
+    )
     options: Mapping[str, float | str] = {"lambda_base": 5.0}
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:

@@ -14,9 +14,8 @@ from poise import losses
 from poise.actions import Action
 from poise.data import cluster_centres, load_clustering
 from poise.errors import UserError
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, register
+from poise.methods.base import Growth, GrowthInputs, Method, Stage, online_space, register
 from poise.nets import Model, Output, ProxyHead
-from poise.spaces import Named
 
 CLAMP = 5.0  # largest size of a value of a gradient
 LAMBDA_BASE = 5.0  # LUCIR's
@@ -50,29 +49,24 @@ class PODNet(Method):
         balance="finetune",
     )
     choices: Mapping[str, tuple[str, ...]] = {"balance": ("none", "finetune")}  # the length of its rows has no effect
-    spaces: Mapping[str, Named] = {
-        "online": Named(
-            "online",
-            (
-                {  # stable: maps are held, as PODNet does it
-                    "logit_kd": (0,),
-                    "feature_kd": (0,),
-                    "pod": (0.3, 1),
-                    "adjustment": (0, 0.5),
-                    "lr": (0.1, 0.05),
-                },
-                {  # plastic: only old outputs are held
-                    "logit_kd": (1,),
-                    "feature_kd": (0,),
-                    "pod": (0,),
-                    "old_rows": ("trained",),
-                    "adjustment": (1,),
-                    "lr": (0.1, 0.05),
-                },
-            ),
-            favourite={"adjustment": 0.5},
-        )
-    }
+    spaces = online_space(
+        {  # stable: maps are held, as PODNet does it
+            "logit_kd": (0,),
+            "feature_kd": (0,),
+            "pod": (0.3, 1),
+            "adjustment": (0, 0.5),
+            "lr": (0.1, 0.05),
+        },
+        {  # plastic: only old outputs are held
+            "logit_kd": (1,),
+            "feature_kd": (0,),
+            "pod": (0,),
+            "old_rows": ("trained",),
+            "adjustment": (1,),
+            "lr": (0.1, 0.05),
+        },
+        favourite={"adjustment": 0.5},
+    )
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
     balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
     options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "logits": "sigmoid"}

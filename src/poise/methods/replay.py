@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torch import Tensor
 
 from poise import losses
 from poise.actions import Action
 from poise.data import ALL_IMAGES
-from poise.methods.base import Growth, Method, Stage, register
+from poise.methods.base import Growth, Method, Stage, online_space, register
 from poise.nets import Output
-from poise.spaces import Named
 
 
 @register
@@ -54,16 +51,11 @@ class ICaRL(Method):
     name = "icarl"
     uses_maps = False
     default_action = Action(logit_kd=1.0, adjustment=0.0, lr=0.1, classifier="ncm", old_rows="trained", balance="none")
-    spaces: Mapping[str, Named] = {
-        "online": Named(
-            "online",
-            (
-                {"logit_kd": (1,), "old_rows": ("trained",), "adjustment": (0, 0.5, 1), "lr": (0.1, 0.05, 0.02)},
-                {"logit_kd": (1,), "old_rows": ("trained",), "balance": ("align",), "lr": (0.1, 0.05)},
-            ),
-            favourite={"adjustment": 1.0},
-        )
-    }
+    spaces = online_space(
+        {"logit_kd": (1,), "old_rows": ("trained",), "adjustment": (0, 0.5, 1), "lr": (0.1, 0.05, 0.02)},
+        {"logit_kd": (1,), "old_rows": ("trained",), "balance": ("align",), "lr": (0.1, 0.05)},
+        favourite={"adjustment": 1.0},
+    )
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         """Classification of all classes, and distillation of the old classes' outputs."""

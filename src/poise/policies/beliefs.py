@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import defaultdict
 from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
 
 from poise.policies.base import Array, Outcome, Setup
-
-Length = tuple[bool, int]  # of a trial: whether it is a finalist, and its epochs
 
 
 class Belief(ABC):
@@ -21,9 +18,8 @@ class Belief(ABC):
         self.setup = setup
         self.arms = len(setup.space)
 
-    @abstractmethod
-    def begin(self) -> None:
-        """Begin a phase: decide what to keep of earlier ones."""
+    def begin(self) -> None:  # noqa: B027 - a hook
+        """Begin a phase: decide what to keep of earlier ones; here everything."""
 
     @abstractmethod
     def learn(self, outcomes: Sequence[Outcome]) -> None:
@@ -44,48 +40,29 @@ class Belief(ABC):
 
 
 class Scores(Belief):
-    """The mean gain over the default (or over the round's mean, where the default was not tried), in this phase.
+    """The gain over the default (over the mean of all, where the default was not tried) in the last trials of a phase.
 
     Short trainings favour small learning rates, so gains are compared only between trainings of equal length: only
-    the arms that were trained longest can be chosen.
+    the arms that were trained last, and longest, can be chosen.
     """
 
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self._gains: dict[Length, dict[tuple[int, int], float]] = {}  # length → (round, arm) → gain
+        self._gains: dict[int, float] = {}
 
     def begin(self) -> None:
         """Forget the last phase."""
         self._gains = {}
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
-        """Compare trials of the same round and length."""
-        alike: dict[tuple[int, Length], list[Outcome]] = defaultdict(list)
-        for outcome in outcomes:
-            alike[outcome.trial.round, (outcome.trial.full, outcome.trial.epochs)].append(outcome)
-        for (split, length), group in alike.items():
-            own = [outcome.reward for outcome in group if outcome.trial.arm == self.setup.space.default]
-            reference = own[0] if own else float(np.mean([outcome.reward for outcome in group]))
-            gains = self._gains.setdefault(length, {})
-            gains.update({(split, outcome.trial.arm): outcome.reward - reference for outcome in group})
-
-    def means(self) -> Array:
-        """The mean gain of every arm after the longest trials; 0 where there were none."""
-        return self._longest()[0]
+        """Compare trials of the same split and length."""
+        rewards = {outcome.trial.arm: outcome.reward for outcome in outcomes}
+        reference = rewards.get(self.setup.space.default, float(np.mean(list(rewards.values()))))
+        self._gains = {arm: reward - reference for arm, reward in rewards.items()}
 
     def values(self) -> Array:
-        """The mean gain of the arms that were trained longest."""
-        means, counts = self._longest()
-        return np.where(counts > 0, means, -np.inf)
-
-    def _longest(self) -> tuple[Array, Array]:
-        """Of the longest trials, the mean gain of every arm and how many there were."""
-        sums, counts = np.zeros(self.arms), np.zeros(self.arms)
-        if self._gains:
-            for (_, arm), gain in self._gains[max(self._gains)].items():
-                sums[arm] += gain
-                counts[arm] += 1
-        return sums / np.maximum(counts, 1), counts
+        """The gains of the arms that were tried last."""
+        return np.array([self._gains.get(arm, -np.inf) for arm in range(self.arms)])
 
     def distribution(self) -> Array | None:
         """Uniform as long as nothing was tried; None afterwards."""
@@ -98,26 +75,28 @@ class Informed(Belief):
     Where the space has none, that is the default itself.
 
     Every phase counts by the number of classes that were validated, and the head start like `KNOWN` of them: where
-    little can be seen it decides, where much can it hardly matters. `carry` is the weight of each earlier phase
-    relative to the one after it. `handicap` is the extra gain that each halving of the learning rate needs.
+    little can be seen it decides, where much can it hardly matters.
     """
 
+    HEAD_START: ClassVar[float] = 0.05
     KNOWN: ClassVar[float] = 20.0
+    #: The weight of each phase relative to the one after it.
+    CARRY: ClassVar[float] = 0.8
+    #: The extra gain that each halving of the learning rate, from 1 on, needs: short trials favour small rates.
+    HANDICAP: ClassVar[float] = 0.03
 
-    def __init__(self, setup: Setup, carry: float, handicap: float, head_start: float) -> None:
+    def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
-        self.carry = carry
-        # short trials favour small rates: each halving of the learning rate, from 1 on, costs so much
-        self._handicaps = handicap * -np.log2([action.lr for action in setup.space.actions])
+        self._handicaps = self.HANDICAP * -np.log2([action.lr for action in setup.space.actions])
         self._sums, self.counts = np.zeros(self.arms), np.zeros(self.arms)  # of gains, and of validated classes
         self._prior = np.zeros(self.arms)
-        self._prior[setup.space.default if setup.space.favourite is None else setup.space.favourite] = head_start
+        self._prior[setup.space.default if setup.space.favourite is None else setup.space.favourite] = self.HEAD_START
         self._tried = np.zeros(self.arms, dtype=bool)  # in this phase
         self.phases = 0  # that something was learned in
 
     def begin(self) -> None:
         """Let earlier phases fade."""
-        self._sums, self.counts = self.carry * self._sums, self.carry * self.counts
+        self._sums, self.counts = self.CARRY * self._sums, self.CARRY * self.counts
         self._tried = np.zeros(self.arms, dtype=bool)
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
@@ -143,25 +122,20 @@ class Informed(Belief):
 class Exp3(Belief):
     """The paper's Eq. 7 and 8: p = w / ‖w‖₁ and w(a) ← w(a)·exp(ξ R / p(a)), with log w in place of w.
 
-    As printed: w = 1 before the first tuned phase, carried over from then on. Two options deviate:
-
-    * `centred`: R minus the mean of this phase's rewards so far (its own included) in place of R;
-    * `released`: the rule of the paper's released code: p = (1 − η) w/‖w‖₁ + η/K with η = 0.1,
-      w(a) ← w(a)·exp(100 R η / K) without division by p, w = 1 at the start of every phase, decision by the
-      distribution before the last update.
+    As printed: w = 1 before the first tuned phase, carried over from then on. The rule of the paper's `released` code:
+    p = (1 − η) w/‖w‖₁ + η/K with η = 0.1, w(a) ← w(a)·exp(100 R η / K) without division by p, w = 1 at the start of
+    every phase, decision by the distribution before the last update.
     """
 
-    def __init__(self, setup: Setup, xi: float, *, centred: bool = False, released: bool = False) -> None:
+    def __init__(self, setup: Setup, xi: float, *, released: bool = False) -> None:
         super().__init__(setup)
-        self.xi, self.centred, self.released = xi, centred, released
+        self.xi, self.released = xi, released
         self.mixing = 0.1 if released else 0.0  # η
         self.log_weights = np.zeros(self.arms)
         self._before = self.log_weights
-        self._rewards: list[float] = []
 
     def begin(self) -> None:
         """Carry the weights over; the released rule resets them."""
-        self._rewards = []
         if self.released:
             self._before = self.log_weights = np.zeros(self.arms)
 
@@ -172,12 +146,11 @@ class Exp3(Belief):
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """One update per outcome."""
         for outcome in outcomes:
-            self._rewards.append(outcome.reward)
-            reward = outcome.reward - (float(np.mean(self._rewards)) if self.centred else 0.0)
-            chance = self._probabilities(self.log_weights)[outcome.trial.arm]
+            arm, reward = outcome.trial.arm, outcome.reward
+            chance = self._probabilities(self.log_weights)[arm]
             self._before, self.log_weights = self.log_weights, self.log_weights.copy()
             step = 100 * reward * self.mixing / self.arms if self.released else self.xi * reward / chance
-            self.log_weights[outcome.trial.arm] += step
+            self.log_weights[arm] += step
 
     def draw(self, generator: np.random.Generator) -> int:
         """An arm drawn from the current weights."""
@@ -204,9 +177,6 @@ class AdaHedge(Belief):
     def __init__(self, setup: Setup) -> None:
         super().__init__(setup)
         self.losses, self.gap = np.zeros(self.arms), 0.0
-
-    def begin(self) -> None:
-        """Carry the losses over."""
 
     def learn(self, outcomes: Sequence[Outcome]) -> None:
         """One round of full feedback: every arm once, in their order, on the same split."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from poise import draws
-from poise.errors import UserError, check_whole, shown, suggestion
+from poise.errors import UserError, check_number, check_whole, shown, suggestion
 from poise.policies.base import MOST_TRIALS, Array, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Belief, Exp3, Informed, Scores
 from poise.policies.wrappers import Every, Safe
@@ -98,24 +98,21 @@ def register(
 # Policies, each after its plan ----------------------------------------------------------------------------------------
 
 
-def every_arm(setup: Setup, rounds: int) -> Batches:
-    """Full feedback: every round tries every arm, on a split of its own."""
-    for split in range(rounds):
-        yield [Wish(arm, setup.short, split) for arm in range(len(setup.space))]
+def every_arm(setup: Setup) -> Batches:
+    """Full feedback: all arms on one split."""
+    yield [Wish(arm, setup.short) for arm in range(len(setup.space))]
 
 
 @register("grid")
-def grid_policy(setup: Setup, *, rounds: int = 1) -> Policy:
+def grid_policy(setup: Setup) -> Policy:
     """The best of all arms."""
-    check_whole("rounds", rounds, 1, MOST_TRIALS)
-    return Composed(setup, Scores(setup), lambda phase: every_arm(setup, rounds))
+    return Composed(setup, Scores(setup), lambda phase: every_arm(setup))
 
 
 @register("hedge")
-def hedge_policy(setup: Setup, *, rounds: int = 1) -> Policy:
+def hedge_policy(setup: Setup) -> Policy:
     """Full feedback with AdaHedge; decides on the leader over all phases."""
-    check_whole("rounds", rounds, 1, MOST_TRIALS)
-    return Composed(setup, AdaHedge(setup), lambda phase: every_arm(setup, rounds))
+    return Composed(setup, AdaHedge(setup), lambda phase: every_arm(setup))
 
 
 def some_arms(setup: Setup, phase: int, trials: int) -> Batches:
@@ -142,14 +139,13 @@ def one_by_one(setup: Setup, phase: int, belief: Exp3, iterations: int) -> Batch
 
 
 @register("exp3")
-def exp3_policy(
-    setup: Setup, *, xi: float = 0.1, iterations: int = 25, centred: bool = False, rule: str = "printed"
-) -> Policy:
+def exp3_policy(setup: Setup, *, xi: float = 0.1, iterations: int = 25, rule: str = "printed") -> Policy:
     """Algorithm 1 with Eq. 8; the paper does not give ξ. `rule=released` is the rule of its code, which has no ξ."""
     check_whole("iterations", iterations, 1, MOST_TRIALS)
-    _require(xi > 0, f"xi={xi} must be above 0")
-    _require(rule in RULES, f"unknown rule '{rule}'; {suggestion(rule, RULES)}")
-    belief = Exp3(setup, xi, centred=centred, released=rule == "released")
+    check_number("xi", xi, positive=True)
+    if rule not in RULES:
+        raise UserError(f"unknown rule '{rule}'; {suggestion(rule, RULES)}")
+    belief = Exp3(setup, xi, released=rule == "released")
     return Composed(setup, belief, lambda phase: one_by_one(setup, phase, belief, iterations), "sample")
 
 
@@ -178,9 +174,9 @@ def best_of_each_rate(setup: Setup, field: Iterable[int], belief: Scores, count:
     groups: dict[float, list[int]] = defaultdict(list)
     for arm in field:
         groups[setup.space.actions[arm].lr].append(arm)
-    means, kept = belief.means(), {setup.space.default}
+    gains, kept = belief.values(), {setup.space.default}
     for group in groups.values():
-        ranked = sorted(group, key=lambda arm: (-means[arm], arm))
+        ranked = sorted(group, key=lambda arm: (-gains[arm], arm))
         kept.update(ranked[: count or -(-len(group) // 2)])
     return sorted(kept)
 
@@ -201,7 +197,7 @@ def narrowing(setup: Setup, belief: Informed, fewest: int, again: int) -> Batche
     in which anything is tried, all arms are tried once more: what suits 20 old classes need not suit 80.
     """
     gains, own = belief.gains(), setup.space.default
-    halvings = belief.phases % again if belief.counts.any() else 0  # without a past, all arms are tried
+    halvings = belief.phases % again
     count = max(fewest, -(-len(setup.space) // 2**halvings))
     best = sorted(range(len(setup.space)), key=lambda arm: (arm != own, -gains[arm], arm))
     yield [Wish(arm, setup.short) for arm in sorted(best[:count])]
@@ -212,22 +208,11 @@ def narrowing(setup: Setup, belief: Informed, fewest: int, again: int) -> Batche
     "online",
     {"environment": "both", "length": 0.3, "longest": 16, "validation": 30, "even": False, "classifier": "trials"},
 )
-def online_policy(
-    setup: Setup,
-    *,
-    fewest: int = 4,
-    again: int = 5,
-    carry: float = 0.8,
-    handicap: float = 0.03,
-    head_start: float = 0.05,
-) -> Policy:
+def online_policy(setup: Setup, *, fewest: int = 4, again: int = 5) -> Policy:
     """The default: fewer arms from phase to phase, all of them again now and then, in its own space (see the docs)."""
     check_whole("fewest", fewest, 1, MOST_TRIALS)
     check_whole("again", again, 1, MOST_TRIALS)
-    _require(0 <= carry <= 1, f"carry={carry} must be between 0 and 1")
-    for name, value in (("handicap", handicap), ("head_start", head_start)):
-        _require(-1 <= value <= 1, f"{name}={value} must be a share of right guesses, e.g. 0.05 for five points")
-    belief = Informed(setup, carry, handicap, head_start)
+    belief = Informed(setup)
     return Composed(setup, belief, lambda phase: narrowing(setup, belief, fewest, again))
 
 
@@ -250,9 +235,8 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     policy, period = POLICIES[name].make(setup, **own), resolved.get("every", 1)
     policy.name = name
     if "safe" in resolved:
-        z = float(resolved["safe"])
-        _require(z >= 0, f"safe={z:g} must be a number of standard errors, e.g. safe=1.0")
-        policy = Safe(policy, z)
+        check_number("safe", resolved["safe"])
+        policy = Safe(policy, float(resolved["safe"]))
     check_whole("every", period, 1)
     return Every(policy, int(period)) if period != 1 else policy
 
@@ -271,8 +255,3 @@ def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> 
         if isinstance(value, float) and not math.isfinite(value):
             raise UserError(f"policy {name}: {key}={value} must be a finite number")
     return {**defaults, **given}
-
-
-def _require(holds: bool, message: str) -> None:
-    if not holds:
-        raise UserError(message)

@@ -6,7 +6,7 @@ are what came of it and the history that all tuners remember, `classifier` says 
 """
 
 from poise.tuning.bilevel import BilevelTuner
-from poise.tuning.classifier import AUTO, ClassifierRule, first_classifier, judge_before, judging_epochs
+from poise.tuning.classifier import AUTO, ClassifierRule, first_classifier, judge_before
 from poise.tuning.environments import TrialInputs
 from poise.tuning.offline import OfflineTuner
 from poise.tuning.results import (
@@ -47,7 +47,6 @@ __all__ = [
     "first_classifier",
     "judge_before",
     "judged_hits",
-    "judging_epochs",
     "tuner_kind",
     "tuner_names",
 ]

@@ -31,7 +31,7 @@ from poise.data import Draws
 from poise.nets import BatchNorm, Model, Output
 from poise.policies import Planned
 from poise.settings import Keys, Rate, key
-from poise.training import Event, PhaseContext, Progress, TuningDone
+from poise.training import Event, PhaseContext, Progress
 from poise.training.device import addressed_draws
 from poise.training.evaluate import BATCH
 from poise.training.step import Objective, weighted_loss
@@ -83,12 +83,7 @@ class BilevelTuner(Tuner):
         else:
             done = [entry for entry in task.history if isinstance(entry, HyperStep)]
             problem = InnerProblem(task.trials.inputs.context, environment, self.default)
-            for step in hyper_steps(problem, self.default, BilevelOptions(**self.options), done):
-                if isinstance(step, HyperStep):
-                    task.history.append(step)
-                    yield TuningDone(task.phase, self.kind.name, step.as_json())
-                else:
-                    yield step
+            yield from self.note(task, hyper_steps(problem, self.default, BilevelOptions(**self.options), done))
         steps = [entry for entry in task.history if isinstance(entry, HyperStep)]
         return Choice(steps[-1].action if steps else self.default)
 

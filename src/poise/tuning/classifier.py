@@ -11,7 +11,6 @@ from dataclasses import asdict, dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
-from poise.settings import TrialSettings
 from poise.training import Event, Progress, TrialDone
 from poise.tuning.results import Judged, decided_trials
 from poise.tuning.search import Task
@@ -84,8 +83,3 @@ def judge_before(task: Task, action: Action) -> Generator[Event, None, None]:
                 yield TrialDone(task.phase, *tried, reward, diverged, result.as_json())
             if not results:
                 yield Progress(task.phase, "classifiers", trials.trained - before, 0, "judging the classifiers")
-
-
-def judging_epochs(settings: TrialSettings, action: Action, phase: int, full: int) -> int:
-    """About how many epochs judging the classifiers takes in a phase of so many without a reserve."""
-    return full if phase > 0 and action.classifier == AUTO and settings.classifier == "full" else 0

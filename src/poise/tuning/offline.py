@@ -36,7 +36,6 @@ from poise.training import (
     PhaseContext,
     Progress,
     Trainer,
-    TuningDone,
     keep_memory,
     measure_means,
 )
@@ -70,12 +69,7 @@ class OfflineTuner(Tuner):
         """Play the episodes that are left, before the first phase is trained with this action."""
         if task.phase == 0:
             tasks = PseudoTasks(task.trials.inputs, self.space, self.effort, action)
-            for event in tasks.episodes(_episodes_in(task.history)):
-                if isinstance(event, Episode):
-                    task.history.append(event)
-                    yield TuningDone(task.phase, self.kind.name, event.as_json())
-                else:
-                    yield event
+            yield from self.note(task, tasks.episodes(_episodes_in(task.history)))
         return Choice(action)
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:

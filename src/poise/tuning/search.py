@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from typing import Annotated, Any, Final
@@ -34,8 +34,8 @@ from poise.policies import (
 from poise.policies.base import MOST_TRIALS
 from poise.settings import TrialSettings
 from poise.spaces import Grids
-from poise.training import Event, Progress, TrialDone
-from poise.tuning.results import Entry, History, Reward
+from poise.training import Event, Progress, TrialDone, TuningDone
+from poise.tuning.results import Entry, Episode, History, HyperStep, Reward
 from poise.tuning.trials import Attempt, Trials
 
 log = logging.getLogger(__name__)
@@ -104,6 +104,15 @@ class Tuner(ABC):
     def plan(self, phase: int) -> Planned:
         """About how many trials this phase will see, and what they cost."""
         return Planned()
+
+    def note(self, task: Task, steps: Iterable[HyperStep | Episode | Progress]) -> Iterator[Event]:
+        """Remember and tell every step of a tuner that is no policy."""
+        for step in steps:
+            if isinstance(step, Progress):
+                yield step
+            else:
+                task.history.append(step)
+                yield TuningDone(task.phase, self.kind.name, step.as_json())
 
     def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
         """Refuse a history that this tuner cannot have made."""
