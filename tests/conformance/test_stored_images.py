@@ -122,10 +122,6 @@ def learn_all(learner: Learner, phases: list[Arrays]) -> None:
         before = counts
 
 
-def test_an_allocation_that_a_policy_chose_is_what_is_stored(method: str, arriving: list[Arrays]) -> None:
-    learn_all(learner_of(method, Budget(per_class=QUOTA, rule="rmm", allocation=0.5), **TRYING), arriving)
-
-
 @pytest.mark.parametrize("policy", sorted(name for name in tuner_names() if tuner_kind(name).space and name != UNTUNED))
 @pytest.mark.parametrize("environment", ["local", "both"])
 def test_every_policy_over_a_space_takes_allocations(policy: str, environment: str, arriving: list[Arrays]) -> None:
@@ -138,8 +134,8 @@ def test_every_policy_over_a_space_takes_allocations(policy: str, environment: s
     learn_all(learner_of("lucir", memory, **changes, trials=trials, action={"classifier": "fc"}), phases)
 
 
-def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(method: str, arriving: list[Arrays]) -> None:
-    plain, none = learner_of(method, QUOTA), learner_of(method, Budget(per_class=QUOTA, rule="rmm", allocation=0.0))
+def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(arriving: list[Arrays]) -> None:
+    plain, none = learner_of("lucir", QUOTA), learner_of("lucir", Budget(per_class=QUOTA, rule="rmm", allocation=0.0))
     for images in arriving:
         plain.partial_fit(*images)
         none.partial_fit(*images)

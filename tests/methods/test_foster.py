@@ -33,39 +33,25 @@ def boosted(model: Model) -> Concatenated:
     return model.backbone
 
 
-class TestClassWeights:
-    @pytest.mark.parametrize(("beta", "old", "new"), [(0.97, 1.100, 0.502), (0.94, 1.051, 0.746)])
-    def test_of_50_old_and_10_new_classes_as_published(self, beta: float, old: float, new: float) -> None:
-        found = losses.class_weights(torch.tensor([20] * 50 + [500] * 10), beta)
-        assert found[0].item() == pytest.approx(old, abs=5e-4)
-        assert found[-1].item() == pytest.approx(new, abs=5e-4)
-        assert found.sum().item() == pytest.approx(60, rel=1e-5)
-
-    def test_at_the_ends_they_are_equal_or_in_proportion_to_the_inverse_count(self) -> None:
-        counts = torch.tensor([1, 10, 1000])
-        assert losses.class_weights(counts, 0.0).tolist() == [1, 1, 1]
-        inverse = losses.class_weights(counts, 1.0)
-        assert (inverse * counts / inverse[0]).tolist() == pytest.approx([1, 1, 1])
-        assert losses.class_weights(counts, 0.9999999).tolist() == pytest.approx(inverse.tolist(), rel=1e-3)
+def test_class_weights_at_the_ends_are_equal_or_in_proportion_to_the_inverse_count() -> None:
+    counts = torch.tensor([1, 10, 1000])
+    assert losses.class_weights(counts, 0.0).tolist() == [1, 1, 1]
+    inverse = losses.class_weights(counts, 1.0)
+    assert (inverse * counts / inverse[0]).tolist() == pytest.approx([1, 1, 1])
+    assert losses.class_weights(counts, 0.9999999).tolist() == pytest.approx(inverse.tolist(), rel=1e-3)
 
 
-class TestTerms:
-    def test_beta1_is_an_axis_and_may_fall_from_phase_to_phase(self) -> None:
-        counts, action = torch.tensor([20] * 20 + [500] * 20), FOSTER.default_action.replace(beta1=0.97)
+def test_beta1_is_an_axis_and_may_fall_from_phase_to_phase() -> None:
+    counts, action = torch.tensor([20] * 20 + [500] * 20), FOSTER.default_action.replace(beta1=0.97)
 
-        def found(old: int, new: int, action: Action = action, **options: float | str) -> Tensor | None:
-            method = FOSTER(**options)
-            return method.class_values(method.stages(Growth(old, new))[0], action, counts, Growth(old, new))
+    def found(old: int, new: int, action: Action = action, **options: float | str) -> Tensor | None:
+        method = FOSTER(**options)
+        return method.class_values(method.stages(Growth(old, new))[0], action, counts, Growth(old, new))
 
-        for old, beta in ((20, 0.97), (40, 0.96), (60, 0.95), (80, 0.94)):  # as released for five equal phases
-            values = found(old, 20, beta1_falls=0.01)
-            assert values is not None
-            torch.testing.assert_close(values, losses.class_weights(counts, beta))
-        assert found(0, 20) is None
-        torch.testing.assert_close(found(20, 20, action.replace(beta1=0.5)), losses.class_weights(counts, 0.5))
-        compression = FOSTER().stages(Growth(20, 20))[1]
-        values = FOSTER().class_values(compression, action, counts, Growth(20, 20))
-        torch.testing.assert_close(values, losses.class_weights(counts, 0.97))
+    for old, beta in ((20, 0.97), (40, 0.96), (60, 0.95), (80, 0.94)):  # as released for five equal phases
+        torch.testing.assert_close(found(old, 20, beta1_falls=0.01), losses.class_weights(counts, beta))
+    assert found(0, 20) is None
+    torch.testing.assert_close(found(20, 20, action.replace(beta1=0.5)), losses.class_weights(counts, 0.5))
 
 
 def test_the_schedules_are_those_of_the_released_code() -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from poise.methods import Growth, GrowthInputs, Lucir
-from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.methods import Growth, Lucir
+from poise.nets import Output
 
 
 def output(features: Tensor, scores: Tensor, scale: float = 1.0) -> Output:
@@ -40,26 +39,3 @@ def test_a_trial_on_half_of_the_new_classes_has_the_weight_of_the_phase_that_it_
     growth = Growth(10, 5, trial_of=Growth(10, 10))
     assert Lucir().terms(student, teacher, torch.tensor([0, 10]), growth)["feature_kd"].item() == pytest.approx(5.0)
     assert (sum(growth), *growth) == (15, 10, 5)
-
-
-class TestGrowth:
-    FEATURES = torch.tensor([[2.0, 0.0], [0.0, 3.0], [-1.0, 0.0], [-5.0, 0.0]])
-
-    def model(self) -> Model:
-        model = Model(build_backbone("small", "lucir", 3, 0), build_head("cosine", 2))
-        Lucir().grow(model, GrowthInputs(Growth(0, 3), torch_generator(0, "head", 0), self.unasked))
-        return model
-
-    @staticmethod
-    def unasked() -> tuple[Tensor, Tensor]:
-        raise AssertionError("the first phase has no last model to ask for features")
-
-    def test_new_rows_are_the_mean_direction_as_long_as_old_rows(self) -> None:
-        model = self.model()
-        rows = model.head.rows().detach().numpy().copy()
-        classes = torch.tensor([1, 1, 0, 0])
-        Lucir().grow(model, GrowthInputs(Growth(3, 2), torch_generator(0, "head", 1), lambda: (self.FEATURES, classes)))
-        length = np.linalg.norm(rows, axis=1).mean()
-        expected = length * np.array([[-1.0, 0.0], [np.sqrt(0.5), np.sqrt(0.5)]])
-        np.testing.assert_allclose(model.head.new.detach().numpy(), expected, atol=1e-6)
-        np.testing.assert_array_equal(model.head.old.detach().numpy(), rows)

@@ -25,7 +25,6 @@ from .conftest import learned
 from .plain import CLOSE, DECAY, EPOCHS, LONG, RATE, epochs_of, features, linear, same, same_rows, step, trained
 from .watching import Batch, Watched
 
-BEFORE = pytest.mark.parametrize("before", [1, 2])
 STEPS = (9, 13)  # half and three quarters of 17 epochs, rounded up
 
 
@@ -38,10 +37,10 @@ def start_of(learner: Learner) -> Model:
 # LUCIR ----------------------------------------------------------------------------------------------------------------
 
 
-@BEFORE
 def test_lucir_holds_features_and_separates_classes_as_a_plain_loop_does(
-    before: int, arriving: list[ImageSet], watched: Watched
+    arriving: list[ImageSet], watched: Watched
 ) -> None:
+    before = 2
     learner = learned(Learner("lucir", action={"lr": RATE}, **LONG), *arriving[:before])
     teacher = copy.deepcopy(start_of(learner)).eval()
     prepared = learner.knowledge.preprocessing
@@ -88,8 +87,8 @@ def margins(cosines: Tensor, labels: Tensor, known: int) -> Tensor:
 # iCaRL ----------------------------------------------------------------------------------------------------------------
 
 
-@BEFORE
-def test_icarl_distils_old_logits_as_a_plain_loop_does(before: int, arriving: list[ImageSet], watched: Watched) -> None:
+def test_icarl_distils_old_logits_as_a_plain_loop_does(arriving: list[ImageSet], watched: Watched) -> None:
+    before = 2
     learner = learned(Learner("icarl", action={"lr": RATE}, **LONG), *arriving[:before])
     teacher = copy.deepcopy(start_of(learner)).eval()
     watched.learn(learner, arriving[before])
@@ -112,8 +111,7 @@ def test_icarl_distils_old_logits_as_a_plain_loop_does(before: int, arriving: li
 # PODNet and AANets ----------------------------------------------------------------------------------------------------
 
 
-@BEFORE
-@pytest.mark.parametrize("method", ["podnet", "aanets"])
+@pytest.mark.parametrize(("method", "before"), [("podnet", 2), ("aanets", 1), ("aanets", 2)])
 def test_podnet_and_aanets_hold_maps_and_balance_proxies_as_plain_loops_do(
     method: str, before: int, arriving: list[ImageSet], watched: Watched
 ) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, log_softmax, softmax
@@ -37,10 +36,8 @@ from .watching import Batch, Watched
 BETA1, BETA2 = 0.9, 0.97
 
 
-@pytest.mark.parametrize("before", [1, 2])
-def test_foster_boosts_and_compresses_as_plain_loops_do(
-    before: int, arriving: list[ImageSet], watched: Watched
-) -> None:
+def test_foster_boosts_and_compresses_as_plain_loops_do(arriving: list[ImageSet], watched: Watched) -> None:
+    before = 2
     learner = learned(Learner("foster", action={"beta1": BETA1, "lr": RATE}, **LONG), *arriving[:before])
     single = copy.deepcopy(learner.knowledge.start)
     assert single is not None
@@ -115,10 +112,10 @@ def class_weights(counts: list[int], beta: float) -> Tensor:
 # DER ------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("before", [1, 2])
 def test_der_trains_a_network_and_then_the_classifier_as_plain_loops_do(
-    before: int, arriving: list[ImageSet], watched: Watched
+    arriving: list[ImageSet], watched: Watched
 ) -> None:
+    before = 2
     learner = learned(Learner("der", action={"lr": RATE, "auxiliary": 0.7}, **LONG), *arriving[:before])
     start = copy.deepcopy(learner.knowledge.start)
     assert start is not None

@@ -154,15 +154,12 @@ def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet)
     context = situation_of(cpu, "lwf")  # whose new rows are not imprinted: a tiny rate learns nothing new
     space = space_of(context, {"lr": [1e-6, 0.1]})
     # As long as a phase: in a short one the larger rate forgets before it has learned, and really is the worse arm.
-    options = OfflineOptions(episodes=20, phases=2, rate=1.0, length=1.0)
+    options = OfflineOptions(episodes=8, phases=2, rate=1.0, length=1.0)
     found = played(context, images, options, space=space)
     rewards = [[reward for episode in found for _, arm, reward in episode.steps if arm == one] for one in (0, 1)]
     assert np.mean(rewards[1]) > np.mean(rewards[0]) + 0.2
     policy = reinforce_after(space, options, found)
-    for known in (2, 3, 4, 5, 6):
-        state = state_of(known, 2, known * QUOTA)
-        assert policy.probabilities(state)[1] > 0.7
-        assert space.actions[policy.decide(state)].lr == 0.1
+    assert all(policy.decide(state_of(known, 2, known * QUOTA)) == 1 for known in (2, 3, 4, 5, 6))
 
 
 # Divergence -----------------------------------------------------------------------------------------------------------

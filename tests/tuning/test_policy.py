@@ -13,7 +13,6 @@ from poise.actions import Action
 from poise.errors import Damaged
 from poise.methods import make_method
 from poise.policies import POLICIES, Decided, Outcome, Policy, Preset, Tried, Wish
-from poise.training import TrialDone
 from poise.tuning import Entry, PolicyTuner, Reward, TrialResult
 
 from .learners import (
@@ -30,29 +29,15 @@ from .learners import (
 OWN = make_method("lucir").default_action
 
 
-def test_a_phase_that_was_given_up_leaves_no_trace_in_the_policy() -> None:
-    learner, straight = small(policy="exp3"), small(policy="exp3")
-    going = learner.fitting(*digits([3]))
-    for event in going:
-        if isinstance(event, TrialDone):
-            break
-    going.close()
-    assert_same(learner, straight)
-    learner.partial_fit(*digits([4]))
-    straight.partial_fit(*digits([4]))
-    assert_same(learner, straight)
-
-
 # An action that the caller decided ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("policy", ["fixed", "grid"])
-def test_a_given_action_is_trained_with_and_nothing_is_tried(policy: str) -> None:
+def test_a_given_action_is_trained_with_and_nothing_is_tried() -> None:
     given: dict[str, Any] = {"feature_kd": 3.0, "lr": 0.03, "old_rows": "trained", "classifier": "ncm"}
     first = Learner(**SMALL)
     events = list(first.fitting(*digits([0, 1]), action={"lr": 0.03}))
     assert (decided_in(events).action["lr"], first.action_.lr) == (0.03, 0.03), "in the first phase too"
-    learner = small(policy=policy)
+    learner = small()
     events = list(learner.fitting(*digits([3]), action=given))
     assert not tried_in(events)
     wanted = Action(**{**OWN, **given})

@@ -10,7 +10,7 @@ import pytest
 from poise.actions import Action
 from poise.errors import Damaged
 from poise.policies import Decided, Outcome, Trial, Tried
-from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json, judged_hits
+from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json
 from poise.tuning.results import Episode, HyperStep, Judged
 
 ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
@@ -53,14 +53,3 @@ def test_the_reward_of_a_decision_is_that_of_its_last_trial_in_the_same_phase() 
         *(tried(3, 0, 2, 0.125), Decided(3, 0)),
     ]
     assert decided_rewards(history) == {1: 0.75, 3: 0.125}
-
-
-def test_hits_of_all_judgements_add_up() -> None:
-    history: list[Entry] = [
-        Judged(1, {"fc": 2, "ncm": 0}),
-        Decided(1, 0),
-        Judged(1, {"fc": 0, "ncm": 3}),
-        Judged(2, {"fc": 1, "ncm": 1}),
-    ]
-    assert judged_hits(history) == {"fc": 3, "ncm": 4}
-    assert judged_hits([]) == {"fc": 0, "ncm": 0}
