@@ -34,8 +34,9 @@ from poise.training import (
 from poise.training import trainer as trainer_module
 from poise.training.step import Runner
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials
-from poise.tuning.environments import Environment, draw_tasks
+from poise.tuning.environments import draw_environments
 from poise.tuning.results import HitsPerClass
+from poise.tuning.trials import _Reached
 
 Piece = Callable[[Lane], Work[str]]
 GROWTH = Growth(old=2, new=4)
@@ -96,8 +97,8 @@ def trials_on(
 class Seen(Trials):
     """Looks into the models of a look-ahead too, which have no witness."""
 
-    def _validate(self, environment: Environment, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, float]:
-        hits, _ = super()._validate(environment, begun, trainer)
+    def _validate(self, at: _Reached, trainer: Trainer) -> tuple[HitsPerClass, float]:
+        hits, _ = super()._validate(at, trainer)
         values = trainer.model.state_dict().values()
         sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(values)]
         return hits, torch.stack(sums).sum().item()
@@ -457,7 +458,8 @@ class TestOnAGpu:
 
     def first(self, backend: Backend, method: Method | None = None, number: int = 0) -> LocalPhase:
         """What every trial of that round starts with."""
-        return draw_tasks(self.trials(backend, 1, method).inputs, number)[0][1]
+        inputs = self.trials(backend, 1, method).inputs
+        return draw_environments(inputs, number)[0].begin(inputs)
 
     def trained(self, lane: Lane, begun: LocalPhase, action: Action, number: int) -> dict[str, Tensor]:
         trainer: Trainer = lane.trainer(begun, action, 3, ("round", number))

@@ -20,7 +20,8 @@ from poise.policies import Trial
 from poise.settings import TrialSettings
 from poise.training import Backend, Lanes, LocalPhase, PhaseContext, Trainer
 from poise.tuning import Attempt, TrialInputs, TrialResult, Trials
-from poise.tuning.environments import Environment, draw_tasks
+from poise.tuning.environments import draw_environments
+from poise.tuning.trials import _Reached
 
 from .learners import run_one
 
@@ -152,8 +153,8 @@ class Watched(Trials):
 
     followed: tuple[LocalPhase, Model, LocalPhase] | None = None
 
-    def _next(self, attempt: Attempt, environment: Environment, at: Any, trainer: Trainer) -> Any:
-        following = super()._next(attempt, environment, at, trainer)
+    def _next(self, attempt: Attempt, at: Any, trainer: Trainer) -> Any:
+        following = super()._next(attempt, at, trainer)
         self.followed = at.begun, following.begun.context.model, following.begun
         return following
 
@@ -182,9 +183,10 @@ def test_the_second_half_of_a_look_ahead_is_held_as_the_allocation_says(make_ahe
 def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Make) -> None:
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
-    ((environment, first),) = draw_tasks(trials.inputs, 0)
+    (environment,) = draw_environments(trials.inputs, 0)
+    first = _Reached(environment, environment.begin(trials.inputs))
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
-        kept = trials._exemplars(environment, first, first.model, action)
+        kept = trials._exemplars(first, first.begun.model, action)
         counts = torch.bincount(ImageSet.joined([environment.kept, environment.new]).labels)
         assert torch.bincount(kept.labels).tolist() == [min(most, each) for each in counts.tolist()]
 

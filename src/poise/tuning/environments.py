@@ -95,18 +95,31 @@ class Environment:
     rows: tuple[int, ...] | None = None
 
     @cached_property
-    def digest(self) -> str:
-        """A short id of this split, from the images that it validates on."""
-        total = hashlib.blake2b(digest_size=8)
+    def record(self) -> dict[str, Any]:
+        """What is written down of it: its kind, a short id of the images that it validates on, and its sizes."""
+        digest = hashlib.blake2b(digest_size=8)
         for part in self.valid.store.identity():
-            total.update(part)
-        return total.hexdigest()
+            digest.update(part)
+        return {
+            "environment": "local" if self.later is None else "lookahead",
+            "digest": digest.hexdigest(),
+            "trained": len(self.kept) + len(self.new) + len(self.later or ()),
+            "validated": len(self.valid),
+        }
 
     @cached_property
     def judged(self) -> tuple[list[int], list[int]]:
         """The classes in B, as rows of the real head in the order of their labels here, and the images of each."""
         labels, counts = torch.unique(self.valid.labels, return_counts=True)
         return [self.rows[label] if self.rows else label for label in labels.tolist()], counts.tolist()
+
+    def begin(self, inputs: TrialInputs) -> LocalPhase:
+        """What every trial on it begins with; in a look-ahead the first half of the new classes stands for all."""
+        context, old = inputs.context, inputs.context.growth.old
+        if self.later is not None:
+            arrived = {label for label in self.new.labels.tolist() if label >= old}
+            context = replace(context, growth=Growth(old, len(arrived), context.growth))
+        return LocalPhase.of(context, self.kept, self.new, inputs.settings.balance_length or 0.0)
 
 
 def draw_local(inputs: TrialInputs, number: int) -> Environment | None:
@@ -180,27 +193,6 @@ def draw_held_out(
         chosen = generator.choice(len(members), size=count(len(members)), replace=False)
         picks.append(members[torch.from_numpy(np.sort(chosen))])
     return torch.cat(picks)
-
-
-# The rounds of a phase ------------------------------------------------------------------------------------------------
-
-
-#: One draw of an environment, and the training that every trial on it begins with.
-LocalTask = tuple[Environment, LocalPhase]
-
-
-def draw_tasks(inputs: TrialInputs, number: int) -> list[LocalTask]:
-    """The tasks of a round; in a look-ahead the first half of the new classes stands for all of them."""
-    tasks = list[LocalTask]()
-    for environment in draw_environments(inputs, number):
-        context = inputs.context
-        if environment.later is not None:
-            old = context.growth.old
-            arrived = {label for label in environment.new.labels.tolist() if label >= old}
-            context = replace(context, growth=Growth(old, len(arrived), context.growth))
-        images = environment.kept, environment.new
-        tasks.append((environment, LocalPhase.of(context, *images, inputs.settings.balance_length or 0.0)))
-    return tasks
 
 
 def draw_environments(inputs: TrialInputs, number: int) -> list[Environment]:

@@ -31,7 +31,7 @@ from poise.training import (
     measure_means,
     worthwhile_lanes,
 )
-from poise.tuning.environments import Environment, LocalTask, TrialInputs, draw_environments, draw_tasks
+from poise.tuning.environments import Environment, TrialInputs, draw_environments
 from poise.tuning.results import CLASSIFIERS, HitsPerClass, TrialResult, Witness, count_hits
 
 
@@ -48,6 +48,7 @@ class Attempt:
 class _Reached:
     """Where a trial stands on one environment; a longer trial of the same action may continue there."""
 
+    environment: Environment
     begun: LocalPhase  # what the present training began with
     number: int = 0  # which of the trainings on this environment that is
     epochs: int = 0  # of it that are done,
@@ -71,7 +72,7 @@ class Trials:
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
             executor = self._lanes
         self._executor = executor
-        self._tasks: dict[int, list[LocalTask]] = {}  # of the rounds under way: any round can be drawn again
+        self._begun: dict[int, list[_Reached]] = {}  # of the rounds under way: any round can be drawn again
         self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
         self.trained = 0  # images that trials were trained on here
 
@@ -97,7 +98,7 @@ class Trials:
         Each trains until its trial's epoch and validates. A loss that diverges is a reward of 0 and stops nothing.
         """
         inputs, rounds = self.inputs, {attempt.trial.round for attempt in attempts}
-        self._tasks = {number: tasks for number, tasks in self._tasks.items() if number in rounds}
+        self._begun = {number: begun for number, begun in self._begun.items() if number in rounds}
         images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
         kinds = len({attempt.action.step_key for attempt in attempts})
         self._lanes.limit(worthwhile_lanes(images, kinds * inputs.settings.trainings(inputs.context.growth.new)))
@@ -115,24 +116,24 @@ class Trials:
     def rest(self) -> None:
         """Give all memory back: nothing continues from what was reached, and any round can be drawn again."""
         self._reached.clear()
-        self._tasks.clear()
+        self._begun.clear()
         self._lanes.keep()
 
     # A bench: one attempt, wherever it is run ----------------------------------------------------------------------
 
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
         """One attempt on each environment of its round; after one that diverges, all have failed."""
-        number = attempt.trial.round
-        if number not in self._tasks:
-            self._tasks[number] = draw_tasks(self.inputs, number)
+        inputs, number, reached = self.inputs, attempt.trial.round, list[_Reached]()
+        if number not in self._begun:
+            self._begun[number] = [_Reached(each, each.begin(inputs)) for each in draw_environments(inputs, number)]
             lane.backend.synchronise()  # other lanes start from there, too
-        tasks, reached = self._tasks[number], list[_Reached]()
-        for place, task in enumerate(tasks):
-            at = yield from self._train(attempt, place, task, lane)
+        begun = self._begun[number]
+        for place, first in enumerate(begun):
+            at = yield from self._train(attempt, place, first, lane)
             if at is None:
                 break
             reached.append(at)
-        return self._result(attempt, tasks, reached)
+        return self._result(attempt, [first.environment for first in begun], reached)
 
     def waits(self, attempt: Attempt) -> None:
         """A trial that waits for memory is nothing to tell."""
@@ -141,22 +142,21 @@ class Trials:
         """A trial that does not fit into memory even alone fails the phase."""
         raise error
 
-    def _train(self, attempt: Attempt, place: int, task: LocalTask, lane: Lane) -> Work[_Reached | None]:
+    def _train(self, attempt: Attempt, place: int, first: _Reached, lane: Lane) -> Work[_Reached | None]:
         """All trainings on one environment, from where an earlier trial stopped if there is one; None: it diverged.
 
         The last training stops at the trial's epoch and is validated there. Those before it run to their ends: the
         first half of a look-ahead, and the repetitions of a horizon, whose rewards count too.
         """
-        trial, (environment, first) = attempt.trial, task
-        last = 1 if environment.later is not None else self.inputs.settings.horizon
-        full = self.inputs.planned_epochs
-        length = full if trial.full else self.inputs.settings.short(full)
-        scale = (attempt.action.epochs or self.inputs.context.schedule.epochs) / full  # an action may change the length
+        trial, inputs, full = attempt.trial, self.inputs, self.inputs.planned_epochs
+        last = 1 if first.environment.later is not None else inputs.settings.horizon
+        length = full if trial.full else inputs.settings.short(full)
+        scale = (attempt.action.epochs or inputs.context.schedule.epochs) / full  # an action may change the length
         until, total = ceiling(trial.epochs * scale), ceiling(length * scale)
         key = (trial.arm, trial.round, trial.full, place)
         at = self._reached.get(key)
         if at is None or at.epochs > until:
-            at = _Reached(first)
+            at = first
         try:
             while not at.hits or at.epochs < until:
                 address = ("round", trial.round, *(("leg", at.number) if at.number else ()))
@@ -172,10 +172,10 @@ class Trials:
                         state = trainer.state()
                         break
                 if at.number == last:
-                    hits, witnessed = self._validate(environment, at.begun, trainer)
+                    hits, witnessed = self._validate(at, trainer)
                     at = replace(at, epochs=until, state=state, hits=hits, witnessed=witnessed)
                 else:
-                    at = self._next(attempt, environment, at, trainer)
+                    at = self._next(attempt, at, trainer)
         except Diverged:
             at = None
         self._reached.pop(key, None)
@@ -183,50 +183,51 @@ class Trials:
             self._reached[key] = at
         return at
 
-    def _next(self, attempt: Attempt, environment: Environment, at: _Reached, trainer: Trainer) -> _Reached:
+    def _next(self, attempt: Attempt, at: _Reached, trainer: Trainer) -> _Reached:
         """The beginning of the next training, once one that is not the last has ended."""
-        begun = at.begun
+        environment, begun = at.environment, at.begun
         model = trainer.start.copy()  # a lane trains its own further
         model.extras.clear()
         known = sum(begun.context.growth)
         if environment.later is None:  # the same images again, for the model that they gave
-            earlier = (*at.earlier, self._validate(environment, begun, trainer)[0])
+            earlier = (*at.earlier, self._validate(at, trainer)[0])
             context = replace(begun.context, model=model, growth=Growth(known, 0))
-            return _Reached(begun.followed_by(context, begun.kept, begun.new), at.number + 1, earlier=earlier)
+            following = begun.followed_by(context, begun.kept, begun.new)
+            return _Reached(environment, following, at.number + 1, earlier=earlier)
         # Memory and new images are cut by the rule of real phases. The draw is that of the round: actions differ in how
         # many images they keep, not in which ones come first.
-        exemplars = self._exemplars(environment, begun, trainer.model, attempt.action)
+        exemplars = self._exemplars(at, trainer.model, attempt.action)
         means = None if len(exemplars) else measure_means(begun.context, trainer.model, exemplars, begun.new)
         growth = Growth(known, len(environment.rows or ()) - known, begun.context.growth.real_phase)
         context = replace(begun.context, model=model, growth=growth, means=means)
         generator = draws.generator(context.seed, "arrival", context.phase, "round", attempt.trial.round)
         quota, rho = self.inputs.pseudo_quota(attempt.action), self.inputs.allocation(attempt.action)
         memory, new = on_arrival(Memory.of(exemplars), environment.later, quota, known, rho, generator)
-        return _Reached(begun.followed_by(context, memory.exemplars, new), at.number + 1)
+        return _Reached(environment, begun.followed_by(context, memory.exemplars, new), at.number + 1)
 
     # Validation ----------------------------------------------------------------------------------------------------
 
-    def _exemplars(self, environment: Environment, begun: LocalPhase, model: Model, action: Action) -> ImageSet:
+    def _exemplars(self, at: _Reached, model: Model, action: Action) -> ImageSet:
         """What the memory would be after this training: every class cut to its quota, the new ones by herding.
 
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
-        inputs, plain = self.inputs, float(self.inputs.quota)
+        inputs, plain, begun, later = self.inputs, float(self.inputs.quota), at.begun, at.environment.later
         arrived = inputs.arrived or len(begun.new)
-        if environment.later is not None:
-            arrived = len(environment.later if begun.follows else begun.new)
+        if later is not None:
+            arrived = len(later if begun.follows else begun.new)
             plain = inputs.pseudo_quota(action)
         quota = per_class(plain, sum(begun.context.growth), arrived, inputs.allocation(action))
         return keep_memory(inputs.context.evaluator, model, Memory.of(begun.kept), begun.new, quota).exemplars
 
-    def _validate(self, environment: Environment, begun: LocalPhase, trainer: Trainer) -> tuple[HitsPerClass, Any]:
+    def _validate(self, at: _Reached, trainer: Trainer) -> tuple[HitsPerClass, Any]:
         """Hits of both classifiers on B, and what a witness sees.
 
         Class means come from the local training part only. A look-ahead's classes are told from each other alone.
         """
-        evaluator, model = self.inputs.context.evaluator, trainer.model
-        exemplars = self._exemplars(environment, begun, model, trainer.action)
-        means = measure_means(begun.context, model, exemplars, begun.new).vectors
+        evaluator, model, environment = self.inputs.context.evaluator, trainer.model, at.environment
+        exemplars = self._exemplars(at, model, trainer.action)
+        means = measure_means(at.begun.context, model, exemplars, at.begun.new).vectors
         labels = environment.valid.labels.to(evaluator.backend.device)
         among = None if environment.later is None else torch.unique(labels)
         found = evaluator.guesses(model, means, environment.valid, among)
@@ -235,28 +236,22 @@ class Trials:
             return hits, None
         return hits, self._witness(model, means, self.inputs.classes)
 
-    def _result(self, attempt: Attempt, tasks: Sequence[LocalTask], reached: Sequence[_Reached]) -> TrialResult:
+    def _result(
+        self, attempt: Attempt, environments: Sequence[Environment], reached: Sequence[_Reached]
+    ) -> TrialResult:
         """What a trial came to on its environments: every class of each of them has the same weight.
 
         So an environment counts by the classes that it can tell something about, however few images of each it has.
         Where fewer of them were reached, it diverged.
         """
-        classes, images, shares, splits = list[int](), list[int](), list[float](), list[dict[str, Any]]()
+        classes, images, shares = list[int](), list[int](), list[float]()
         hits: dict[str, list[int]] = {name: [] for name in CLASSIFIERS}
         reward = 0.0
-        for (environment, first), at in zip_longest(tasks, reached):
+        for environment, at in zip_longest(environments, reached):
             rows, counts = environment.judged
             order = sorted(range(len(rows)), key=rows.__getitem__)  # a look-ahead has new classes in another order
             classes += [rows[place] for place in order]
             images += [counts[place] for place in order]
-            splits.append(
-                {
-                    "environment": "local" if environment.later is None else "lookahead",
-                    "digest": environment.digest,
-                    "trained": len(first.feed) + len(environment.later or ()),
-                    "validated": len(environment.valid),
-                }
-            )
             if at is not None:
                 rewarded = [found[attempt.classifier] for found in (*at.earlier, at.hits)]
                 legs = [[right / count for right, count in zip(found, counts, strict=True)] for found in rewarded]
@@ -265,10 +260,11 @@ class Trials:
                 shares += [per_class[place] for place in order]
                 for name in CLASSIFIERS:
                     hits[name] += [at.hits[name][place] for place in order]
+        splits = [environment.record for environment in environments]
         split = splits[0] if len(splits) == 1 else {"parts": splits}
-        if len(reached) < len(tasks):
+        if len(reached) < len(environments):
             return TrialResult(Outcome(attempt.trial, 0.0, diverged=True), classes, images, 0, {}, split)
-        if len(tasks) > 1:
+        if len(environments) > 1:
             reward = min(1.0, sum(shares) / len(shares))
         witnessed = next((at.witnessed for at in reached if at.witnessed is not None), None)
         outcome = Outcome(attempt.trial, reward, tuple(shares))
