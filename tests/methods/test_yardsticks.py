@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,25 +11,13 @@ import torch
 from poise import Budget, Learner
 from poise.data import ImageSet
 from poise.errors import UserError
-from poise.runs import Plan, load_recipe, make_recipe
+from poise.runs import load_recipe, make_recipe
 
-MakeImages = Callable[..., ImageSet]
-MakePlan = Callable[..., Plan]
-
-
-@pytest.fixture
-def arriving(make_images: MakeImages) -> list[ImageSet]:
-    return [make_images([0, 1] * 6), make_images([2, 3] * 6, seed=1)]
+from .conftest import SETTINGS, learned
 
 
 def learner_of(method: str, **settings: Any) -> Learner:
-    return Learner(method, **{"policy": "fixed", "net": "small", "epochs": 2, "batch": 8, "device": "cpu", **settings})
-
-
-def learn(learner: Learner, *phases: ImageSet) -> Learner:
-    for images in phases:
-        learner.partial_fit(images.pixels, images.labels)
-    return learner
+    return Learner(method, **{**SETTINGS, "memory": None, **settings})
 
 
 def weights(learner: Learner) -> torch.Tensor:
@@ -42,19 +29,19 @@ class TestFinetune:
     def test_it_keeps_nothing_unless_told(self, arriving: list[ImageSet]) -> None:
         assert learner_of("finetune").settings.memory == Budget(0)
         assert make_recipe({"method": "finetune"}).settings.memory == Budget(0)
-        assert not learn(learner_of("finetune"), *arriving).knowledge.memory
+        assert not learned(learner_of("finetune"), *arriving[:2]).knowledge.memory
 
 
 class TestJoint:
     def test_every_image_is_kept(self, arriving: list[ImageSet]) -> None:
-        learner = learn(learner_of("joint"), *arriving)
+        learner = learned(learner_of("joint"), *arriving[:2])
         assert learner.memory_ is not None
         assert learner.memory_.exemplars.labels.bincount().tolist() == [6] * 4
         assert learner.held_ == learner.budget_ == 24
 
     def test_every_network_is_new(self, arriving: list[ImageSet]) -> None:
         """What an earlier phase learned leaves no trace: with garbage in its place the result is the same."""
-        learner = learn(learner_of("joint"), arriving[0])
+        learner = learned(learner_of("joint"), arriving[0])
         state = learner.state()
         model = learner.model
         assert model is not None
@@ -63,7 +50,7 @@ class TestJoint:
         other = Learner.from_state(
             replace(state, knowledge=replace(state.knowledge, start=garbage, predictor=garbage)), device="cpu"
         )
-        one, two = learn(learner, arriving[1]), learn(other, arriving[1])
+        one, two = learned(learner, arriving[1]), learned(other, arriving[1])
         assert torch.equal(weights(one), weights(two))
 
     @pytest.mark.parametrize(

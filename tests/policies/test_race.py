@@ -1,7 +1,7 @@
 from __future__ import annotations
 
-import itertools
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
@@ -48,28 +48,21 @@ def test_each_learning_rate_keeps_its_own_better_half() -> None:
     assert policy.setup.space.actions[policy.decide()].lr == 0.05, "the short horizon decides"
 
 
-def test_survivors_continue_their_own_trial_on_the_same_split() -> None:
-    rungs = batches(racing(rungs=3))
-    for before, after in itertools.pairwise(rungs):
-        ids = {trial.arm: trial.id for trial in before}
-        assert all(trial.continues == ids[trial.arm] for trial in after)
-    assert all(trial.continues is None for trial in rungs[0])
+def test_survivors_go_on_on_the_same_split() -> None:
+    policy = racing(rungs=3)
+    rungs = batches(policy)
+    assert all({trial.arm for trial in after} < {trial.arm for trial in before} for before, after in pairwise(rungs))
     assert {trial.round for trials in rungs for trial in trials} == {0}
+    assert policy.epochs == 4 * 50 + (8 - 4) * len(rungs[1]) + (16 - 8) * len(rungs[2])
 
 
 def test_finalists_of_each_learning_rate_are_compared_at_full_length() -> None:
     policy = racing(finalists=1)
     final = batches(policy)[-1]
-    assert {(trial.arm, trial.epochs, trial.full, trial.continues) for trial in final} == {
-        (arm, 160, True, None) for arm in (policy.setup.space.default, 48, 49)
+    assert {(trial.arm, trial.epochs, trial.full) for trial in final} == {
+        (arm, 160, True) for arm in (policy.setup.space.default, 48, 49)
     }
     assert policy.decide() == 49
-
-
-def test_a_diverged_trial_is_not_continued() -> None:
-    policy = racing(rungs=2)
-    policy.tell([Outcome(trial, 0.0, diverged=True) for trial in policy.ask()])
-    assert all(trial.continues is None for trial in policy.ask())
 
 
 @pytest.mark.parametrize(("short", "lengths"), [(1, [1]), (2, [1, 2]), (3, [1, 2, 3]), (16, [4, 8, 16])])

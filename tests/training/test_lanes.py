@@ -314,7 +314,7 @@ class TestTrials:
         """Some trials of the wave had ended, one had diverged, and some go on from where an earlier one stopped."""
         actions = [RATES[0], OWN.replace(lr=1e30), MIXED[2], RATES[4]]
         first = [Attempt(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
-        then = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
+        then = [Attempt(Trial(4 + arm, arm, SHORT), actions[arm], "ncm") for arm in (3, 0, 2)]
         calm = trials_on(cpu, 1, **settings)
         expected = [calm.run_all(wanted) for wanted in (first, then)]
         assert [result.outcome.diverged for result in expected[0]] == [False, True, False, False]
@@ -336,7 +336,7 @@ class TestTrials:
 
     @pytest.mark.parametrize("balance", ["finetune", "align"])
     def test_only_the_end_of_a_trial_is_balanced_and_rungs_lead_there(self, balance: str, cpu: Backend) -> None:
-        own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2, continues=0), Trial(2, 0, 4, continues=1)]
+        own, rungs = ICaRL.default_action, [Trial(0, 0, 1), Trial(1, 0, 2), Trial(2, 0, 4)]
         going, plain = trials_on(cpu, 1, ICaRL(), length=0.2), trials_on(cpu, 1, ICaRL(), length=0.2)
         found = [going.run_all([Attempt(trial, own.replace(balance=balance), "fc")])[0] for trial in rungs]
         wanted = [plain.run_all([Attempt(trial, own, "fc")])[0] for trial in rungs]
@@ -400,7 +400,7 @@ class TestOnAGpu:
         """In two rungs: a trial goes on after others have used its lane."""
         gpu, actions = replace(gpu, precision=precision), FREEZING[method]
         halves = [Attempt(Trial(arm, arm, 1), action, "ncm") for arm, action in enumerate(actions)]
-        wanted = [Attempt(Trial(4 + arm, arm, SHORT, continues=arm), actions[arm], "ncm") for arm in (3, 0, 2)]
+        wanted = [Attempt(Trial(4 + arm, arm, SHORT), actions[arm], "ncm") for arm in (3, 0, 2)]
         found = []
         for backend, lanes in ((gpu, 1), (gpu, 4), (replace(gpu, capture=False), 1)):
             trials = self.trials(backend, lanes, make_method(method), environment=environment)
@@ -435,7 +435,7 @@ class TestOnAGpu:
     def test_rungs_go_on_in_other_lanes(self, gpu: Backend) -> None:
         first = numbered(MIXED, epochs=1)
         order = (7, 2, 5, 0, 3)
-        then = [Attempt(Trial(100 + arm, arm, SHORT, continues=arm), MIXED[arm], "fc") for arm in order]
+        then = [Attempt(Trial(100 + arm, arm, SHORT), MIXED[arm], "fc") for arm in order]
         alone, several = self.trials(gpu, 1), self.trials(gpu, 4)
         for wanted in (first, then):
             assert several.run_all(wanted) == alone.run_all(wanted)

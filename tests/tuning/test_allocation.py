@@ -174,15 +174,6 @@ def test_after_a_phase_that_failed_discarded_exemplars_stay_discarded_and_learni
     assert learner.held_ <= learner.budget_
 
 
-def test_new_images_of_known_classes_are_inside_the_budget_too() -> None:
-    learner = Learner(**SETTINGS)
-    for labels in ([0, 1], [2, 3]):
-        learn(learner, labels)
-    learn(learner, [0, 4], known="update")
-    assert learner.held_ <= learner.budget_ == 5 * 4 + 40
-    assert min(per_class(learner)) >= 5
-
-
 def test_an_allocation_needs_a_memory_that_has_one() -> None:
     space, knowing = {"allocation": [0.2, 0.8]}, Budget(per_class=5, rule="rmm", knows_increment=True)
     cases: list[dict[str, Any]] = [

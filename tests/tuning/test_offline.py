@@ -6,17 +6,16 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from poise import draws
 from poise.actions import Action
 from poise.data import Feed, ImageSet, Memory
 from poise.errors import UserError
 from poise.methods import Growth, make_method
-from poise.nets import Model
 from poise.policies.reinforce import state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, Evaluator, PhaseContext, make_backend
+from poise.training import Backend, PhaseContext, make_backend
 from poise.tuning import TrialInputs
 from poise.tuning.offline import (
     OfflineOptions,
@@ -116,38 +115,6 @@ def test_the_state_tells_classes_and_memory(whole: list[Episode]) -> None:
     assert all(states in expected for states in played_from)
     assert all(states in played_from for states in expected), "both kinds of streams are drawn"
     assert all(0 <= reward <= 1 for episode in whole for _, _, reward in episode.steps)
-
-
-def test_held_out_images_are_never_trained_on_nor_kept(
-    context: PhaseContext, images: ImageSet, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    trained: set[bytes] = set()
-    kept: set[bytes] = set()
-    judged: set[bytes] = set()
-
-    def seen(pixels: Tensor) -> set[bytes]:
-        return {image.numpy().tobytes() for image in pixels}
-
-    def feed(self: PhaseContext, exemplars: ImageSet, new: ImageSet) -> Feed:
-        trained.update(seen(exemplars.pixels) | seen(new.pixels))
-        return real_feed(self, exemplars, new)
-
-    def class_means(self: Evaluator, model: Model, exemplars: ImageSet, classes: int) -> Tensor:
-        kept.update(seen(exemplars.pixels))
-        return real_means(self, model, exemplars, classes)
-
-    def guesses(self: Evaluator, model: Model, means: Tensor, images: ImageSet) -> dict[str, Tensor]:
-        judged.update(seen(images.pixels))
-        return real_guesses(self, model, means, images)
-
-    real_feed, real_means, real_guesses = PhaseContext.feed, Evaluator.class_means, Evaluator.guesses
-    monkeypatch.setattr(PhaseContext, "feed", feed)
-    monkeypatch.setattr(Evaluator, "class_means", class_means)
-    monkeypatch.setattr(Evaluator, "guesses", guesses)
-    played(context, images, FEW.replace(episodes=1))
-    assert trained | judged == seen(images.pixels)
-    assert kept < trained
-    assert not trained & judged
 
 
 def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet) -> None:

@@ -16,7 +16,7 @@ from poise.tuning.results import Episode, HyperStep, Judged
 ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
 FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))
 ENTRIES: list[Entry] = [
-    Tried(1, Outcome(Trial(3, 2, 4, continues=0, round=1), 0.1 + 0.2, (1 / 3, 0.5))),
+    Tried(1, Outcome(Trial(3, 2, 4, round=1), 0.1 + 0.2, (1 / 3, 0.5))),
     Tried(1, Outcome(Trial(0, 0, 4), 0.0, diverged=True)),
     Tried(2, FULL, {"fc": 5, "ncm": 4}),
     Decided(2, 1),

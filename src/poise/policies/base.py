@@ -54,9 +54,8 @@ class Trial:
     Attributes:
         id: unique within the phase, counted from 0 in the order of asking.
         arm: index of the action in the space.
-        epochs: train until this epoch of the short schedule M₁, or of the full one M₂ if `full`.
-        continues: an earlier trial of the same arm and round whose model may be trained further instead of starting
-            again. This only saves time: training is deterministic, so both ways end in the same model.
+        epochs: train until this epoch of the short schedule M₁, or of the full one M₂ if `full`. A longer trial of the
+            same arm and round goes on where a shorter one stopped: training is deterministic, so this only saves time.
         round: which split of the local environment; all trials of a round share it.
         full: whether it is a finalist, trained on the local training part with the full-length schedule.
     """
@@ -64,7 +63,6 @@ class Trial:
     id: int
     arm: int
     epochs: int
-    continues: int | None = None
     round: int = 0
     full: bool = False
 
@@ -123,19 +121,16 @@ class Policy(ABC):
 
     In each phase the learner calls `begin`, then `ask` and `tell` until `ask` returns nothing, then `decide`.
     A subclass says which trials it wants (`propose`), what it learns from the outcomes (`learn`) and what it decides
-    (`decide`). The base class handles ids, continuations, and outcomes in any order. A policy has
-    no state beyond what it was told: the same setup and the same outcomes give the same policy (see `replay`).
+    (`decide`). The base class handles ids, and outcomes in any order. A policy has no state beyond what it was told:
+    the same setup and the same outcomes give the same policy (see `replay`).
     """
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup
         self.name = type(self).__name__.lower()
         self.phase = 0
-        # of this phase
-        self.told: dict[Wish, Outcome] = {}
-        self.epochs = 0  # that its finished trials trained, without those that they continued
-        self._asked: dict[Wish, Trial] = {}
-        self._longest: dict[tuple[int, int, bool], Trial] = {}  # that did not diverge, by arm, round and `full`
+        self.told: dict[Wish, Outcome] = {}  # of this phase
+        self._asked: set[Wish] = set()
         self._batch: list[Trial] = []  # the trials asked for last
         self._open: dict[int, Trial] = {}  # those of the batch whose outcome is not known yet
 
@@ -146,7 +141,7 @@ class Policy(ABC):
                 f"phase {phase} cannot begin in or before phase {self.phase}, nor while trials of that are open; "
                 "replay a fresh policy to go back"
             )
-        self.phase, self.told, self.epochs, self._asked, self._longest = phase, {}, 0, {}, {}
+        self.phase, self.told, self._asked = phase, {}, set()
         self.start()
 
     def ask(self) -> list[Trial]:
@@ -168,10 +163,8 @@ class Policy(ABC):
                 f"policy {self.name}: propose returned {wish}; name an arm below {arms}, 1 to {longest} epochs, and no "
                 "wish twice in a phase"
             )
-        earlier = self._longest.get((arm, split, wish.full))
-        continues = earlier.id if earlier is not None and earlier.epochs < epochs else None
-        trial = Trial(len(self._asked), arm, epochs, continues, split, wish.full)
-        self._asked[wish] = trial
+        trial = Trial(len(self._asked), *wish)
+        self._asked.add(wish)
         return trial
 
     def tell(self, outcomes: Iterable[Outcome]) -> None:
@@ -182,13 +175,18 @@ class Policy(ABC):
                 raise ValueError(f"no open trial of phase {self.phase} is {trial}")
             del self._open[trial.id]
             self.told[trial.wish] = outcome
-            longest = self._longest.get((trial.arm, trial.round, trial.full))
-            self.epochs += trial.epochs - (longest.epochs if longest is not None and trial.continues is not None else 0)
-            if not outcome.diverged and (longest is None or longest.epochs < trial.epochs):
-                self._longest[trial.arm, trial.round, trial.full] = trial
         if self._batch and not self._open:
             self.learn([self.told[trial.wish] for trial in self._batch])
             self._batch = []
+
+    @property
+    def epochs(self) -> int:
+        """How many epochs the finished trials of this phase trained, those that a longer one went on from once."""
+        longest: dict[Wish, int] = {}
+        for wish in self.told:
+            alike = wish._replace(epochs=0)
+            longest[alike] = max(wish.epochs, longest.get(alike, 0))
+        return sum(longest.values())
 
     def decide_checked(self) -> int:
         """What `decide` returns, as a plain number; refused if the space has no such arm."""

@@ -18,6 +18,7 @@ from poise.spaces import ActionSpace
 
 FEATURES: Final = 3  # of `state_of`
 PER_CLASS: Final = 20  # exemplars of a class in the paper
+BASELINE: Final = 0.9  # how much of a running mean stays when a new return arrives
 
 #: The state of a phase, the arm that was taken, and the reward it brought.
 Experience = tuple[ArrayLike, int, float]
@@ -44,18 +45,14 @@ class Reinforce:
     applies to all arms that share it: Σ |axis| logits in place of Π |axis|. Before any episode π is uniform over the
     grid; a default action that is not on the grid is never drawn. Of a space of several grids, each arm has a logit.
 
-    Args:
-        space: the arms.
-        features: the length of a state.
-        rate: α, the step of the gradient ascent; a large one settles on an arm before the others have been tried.
-        baseline: how much of the running mean stays when a new return arrives, in [0, 1).
+    `rate` is α, the step of the gradient ascent; a large one settles on an arm before the others have been tried.
     """
 
-    def __init__(self, space: ActionSpace, features: int, rate: float = 0.2, baseline: float = 0.9) -> None:
-        self.space, self.rate, self.baseline = space, rate, baseline
+    def __init__(self, space: ActionSpace, rate: float) -> None:
+        self.space, self.rate = space, rate
         sizes = {axis: len(values) for axis, values in space.axes.items()} if space.is_product else {"arm": len(space)}
         self._shape = tuple(sizes.values())
-        self._weights = {axis: np.zeros((size, features)) for axis, size in sizes.items()}  # θ
+        self._weights = {axis: np.zeros((size, FEATURES)) for axis, size in sizes.items()}  # θ
         self._means: list[float] = []  # the running mean of returns over 1, 2, … phases to go
 
     def probabilities(self, state: ArrayLike) -> Array:
@@ -74,18 +71,11 @@ class Reinforce:
         chances, own = self.probabilities(state), self.space.default
         return own if chances[own] == chances.max() else int(np.argmax(chances))
 
-    def log_gradient(self, state: ArrayLike, arm: int) -> dict[str, Array]:
-        """∇ log π(a|s) by θ_axis, for each axis: (e_a − softmax(θ_axis s)) sᵀ, with e_a the axis value of the arm."""
-        gradients, places = {}, np.unravel_index(arm, self._shape)  # which value of each axis the arm has
-        for axis, place, chances in zip(self._weights, places, self._axis_chances(state), strict=True):
-            taken = np.arange(len(chances)) == place
-            gradients[axis] = np.outer(taken - chances, np.asarray(state))
-        return gradients
-
     def update(self, episode: Sequence[Experience]) -> None:
         """One step of gradient ascent after a whole episode, its phases in order.
 
-        θ ← θ + α Σ_t (G_t − b) ∇ log π(a_t|s_t), where G_t = Σ_{k ≥ t} r_k is the sum over this and the later phases of
+        θ ← θ + α Σ_t (G_t − b) ∇ log π(a_t|s_t), by θ_axis (e_a − softmax(θ_axis s)) sᵀ with e_a the axis value of the
+        arm. G_t = Σ_{k ≥ t} r_k is the sum over this and the later phases of
         the episode, and b is the running mean of earlier returns over the same number of phases: it does not depend on
         the action and removes most of the variance. The first return over a number of phases is its own baseline.
         """
@@ -96,9 +86,11 @@ class Reinforce:
             if left == len(self._means):
                 self._means.append(gained)
             advantage = gained - self._means[left]
-            self._means[left] += (1 - self.baseline) * advantage
-            for axis, gradient in self.log_gradient(state, arm).items():
-                moves[axis] += advantage * gradient
+            self._means[left] += (1 - BASELINE) * advantage
+            places = np.unravel_index(arm, self._shape)  # which value of each axis the arm has
+            for axis, place, chances in zip(self._weights, places, self._axis_chances(state), strict=True):
+                taken = np.arange(len(chances)) == place
+                moves[axis] += advantage * np.outer(taken - chances, np.asarray(state))
         self._weights = {axis: weights + self.rate * moves[axis] for axis, weights in self._weights.items()}
 
     def _axis_chances(self, state: ArrayLike) -> list[Array]:

@@ -70,7 +70,7 @@ class PolicySuite:
         return make_policy(self.policy, Setup(space, short=SHORT, full=FULL, seed=5), dict(self.options))
 
     def test_trials_and_decisions_are_valid(self) -> None:
-        """Arms of the space, lengths that fit, continued trials of the same arm, and no training twice."""
+        """Arms of the space, lengths that fit, and no training twice."""
         for space in (SPACE, SINGLE):
             for reward in (noisy_rewards, diverging):
                 history = history_of(self.make(space), reward)
@@ -121,8 +121,7 @@ class PolicySuite:
         """If it has any."""
         policy = self.make()
         history_of(policy)
-        chances = policy.distribution()
-        if chances is not None:
+        if (chances := policy.distribution()) is not None:
             assert chances.shape == (len(SPACE),)
             assert (chances >= 0).all()
             assert abs(float(chances.sum()) - 1) < 1e-6
@@ -172,8 +171,3 @@ def _check_trials(trials: list[Trial], arms: int) -> None:
     for trial in trials:
         assert trial.arm in range(arms)
         assert 1 <= trial.epochs <= (FULL if trial.full else SHORT)
-        if trial.continues is not None:
-            earlier = trials[trial.continues]
-            assert earlier.id < trial.id
-            assert (earlier.arm, earlier.round, earlier.full) == (trial.arm, trial.round, trial.full)
-            assert earlier.epochs < trial.epochs

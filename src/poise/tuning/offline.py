@@ -27,7 +27,7 @@ from poise.errors import Diverged, UserError
 from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Planned, Setup
-from poise.policies.reinforce import FEATURES, Reinforce, state_of
+from poise.policies.reinforce import Reinforce, state_of
 from poise.settings import Keys, Part, Rate, ceiling, key
 from poise.spaces import ActionSpace
 from poise.training import (
@@ -104,7 +104,7 @@ def _episodes_in(history: History) -> list[Episode]:
 
 def reinforce_after(space: ActionSpace, options: OfflineOptions, done: Sequence[Episode]) -> Reinforce:
     """The policy after these episodes."""
-    policy = Reinforce(space, FEATURES, options.rate)
+    policy = Reinforce(space, options.rate)
     for episode in done:
         policy.update(episode.steps)
     return policy
