@@ -87,7 +87,8 @@ def trials_on(
     context = PhaseContext(model, method, GROWTH, preprocessing, schedule, backend, seed=0, phase=1)
     kept, new = images_of([0, 1], 5, shape, 0), images_of([2, 3, 4, 5], 12, shape, 100)
     none = kept.select(torch.empty(0, dtype=torch.long))
-    inputs = TrialInputs(context, Memory(kept, none), new, none, 4, TrialSettings(**settings))
+    sizes: dict[str, Any] = {"arrived": len(new), "planned": schedule.epochs}
+    inputs = TrialInputs(context, Memory(kept, none), new, none, 4, TrialSettings(**settings), **sizes)
     trials = Seen(inputs)
     trials._lanes = Lanes(backend, lanes)
     trials._executor = trials._lanes

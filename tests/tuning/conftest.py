@@ -45,7 +45,8 @@ def make_trials(context: PhaseContext, bright: Callable[..., ImageSet]) -> Calla
     new = bright(generator, 2, 40, 20)
 
     def made(context: PhaseContext = context, *, executor: Any = None, witness: Any = None, **settings: Any) -> Trials:
-        inputs = TrialInputs(context, Memory(kept, none), new, none, 6, TrialSettings(**settings))
+        sizes: dict[str, Any] = {"arrived": len(new), "planned": context.schedule.epochs}
+        inputs = TrialInputs(context, Memory(kept, none), new, none, 6, TrialSettings(**settings), **sizes)
         return Trials(inputs, executor=executor, witness=witness)
 
     return made

@@ -76,7 +76,8 @@ def tasks_of(
     **rhos: Any,
 ) -> PseudoTasks:
     nothing = images.select(torch.empty(0, dtype=torch.long))
-    inputs = TrialInputs(context, Memory.of(nothing), images, nothing, QUOTA, **rhos)
+    sizes = {"arrived": len(images), "planned": context.schedule.epochs, **rhos}
+    inputs = TrialInputs(context, Memory.of(nothing), images, nothing, QUOTA, **sizes)
     return PseudoTasks(inputs, space or space_of(context), options, first or context.method.default_action)
 
 

@@ -58,7 +58,8 @@ def make_ahead(context: PhaseContext, bright: Callable[..., ImageSet]) -> Make:
         images = memory, ImageSet.joined(list(new.values())), none
         chosen = TrialSettings(**{"environment": "lookahead", "length": 0.025, **settings})
         context = replace(context, growth=Growth(2, len(SIZES)))
-        return kind(TrialInputs(context, *images, QUOTA, chosen, **inputs), witness=witness)
+        sizes = {"arrived": len(images[1]), "planned": context.schedule.epochs, **inputs}
+        return kind(TrialInputs(context, *images, QUOTA, chosen, **sizes), witness=witness)
 
     return made
 

@@ -74,7 +74,7 @@ def judge_before(task: Task, action: Action) -> Generator[Event, None, None]:
     if decided is not None and decided.hits is not None:
         task.history.append(Judged(task.phase, decided.hits))
     elif inputs.settings.classifier == "full":
-        trial, before = Trial(0, NO_ARM, inputs.planned_epochs, full=True), trials.trained
+        trial, before = Trial(0, NO_ARM, inputs.planned, full=True), trials.trained
         for results in trials.run([Attempt(trial, action, "fc")]):
             for result in results:
                 task.history.append(Judged(task.phase, result.totals()))

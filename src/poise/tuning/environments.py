@@ -34,10 +34,10 @@ class TrialInputs:
         settings: how actions are tried.
         rho: the memory's allocation, where the action does not say it.
         first_rho: the same after the first phase.
-        arrived: how many images arrived; None: those that a training has.
-        stored_share: the share of them that was stored; the others are gone.
+        stored_share: the share of the images that arrived that was stored; the others are gone.
         classes: the labels of the rows of the head.
-        planned: the epochs that the policy takes a phase to have, where this one has more or fewer.
+        arrived: how many images arrived.
+        planned: the epochs that the policy takes a phase to have; this one may have more or fewer.
     """
 
     context: PhaseContext
@@ -48,10 +48,10 @@ class TrialInputs:
     settings: TrialSettings = field(default_factory=TrialSettings)
     rho: float = 0.0
     first_rho: float = 0.0
-    arrived: int | None = None
     stored_share: float = 1.0
     classes: tuple[Any, ...] = ()
-    planned: int | None = None
+    arrived: int = field(kw_only=True)
+    planned: int = field(kw_only=True)
 
     def allocation(self, action: Action) -> float:
         """The ρ that the memory is stored with after a phase trained with this action."""
@@ -66,11 +66,6 @@ class TrialInputs:
         if action.allocation is None or self.stored_share == 1:
             return self.quota
         return max(1.0, self.quota * self.stored_share)
-
-    @property
-    def planned_epochs(self) -> int:
-        """The length of a phase that a trial's own is meant relative to."""
-        return self.planned or self.context.schedule.epochs
 
 
 # One draw -------------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ class Trials:
         """About how many images an epoch of a trial trains on: all that the phase trains on, in each local phase."""
         inputs = self.inputs
         images = len(inputs.memory.exemplars) + len(inputs.new)
-        pace = inputs.context.schedule.epochs / inputs.planned_epochs
+        pace = inputs.context.schedule.epochs / inputs.planned
         return images * pace * inputs.settings.trainings(inputs.context.growth.new)
 
     def run(self, attempts: Sequence[Attempt]) -> Iterator[list[TrialResult]]:
@@ -148,7 +148,7 @@ class Trials:
         The last training stops at the trial's epoch and is validated there. Those before it run to their ends: the
         first half of a look-ahead, and the repetitions of a horizon, whose rewards count too.
         """
-        trial, inputs, full = attempt.trial, self.inputs, self.inputs.planned_epochs
+        trial, inputs, full = attempt.trial, self.inputs, self.inputs.planned
         last = 1 if first.environment.later is not None else inputs.settings.horizon
         length = full if trial.full else inputs.settings.short(full)
         scale = (attempt.action.epochs or inputs.context.schedule.epochs) / full  # an action may change the length
@@ -213,9 +213,8 @@ class Trials:
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
         inputs, plain, begun, later = self.inputs, float(self.inputs.quota), at.begun, at.environment.later
-        arrived = inputs.arrived or len(begun.new)
+        arrived = inputs.arrived if later is None else len(later if begun.follows else begun.new)
         if later is not None:
-            arrived = len(later if begun.follows else begun.new)
             plain = inputs.pseudo_quota(action)
         quota = per_class(plain, sum(begun.context.growth), arrived, inputs.allocation(action))
         return keep_memory(inputs.context.evaluator, model, Memory.of(begun.kept), begun.new, quota).exemplars
