@@ -82,7 +82,7 @@ def test_with_the_plain_rule_after_phase_0_its_classes_never_have_more() -> None
 def test_only_a_look_ahead_sees_what_an_allocation_is_worth() -> None:
     rewards: dict[str, list[float]] = {}
     for environment in ("local", "lookahead"):
-        learner = Learner(**{**SETTINGS, **TRYING, "epochs": 20, "trials": {"environment": environment, "length": 0.5}})
+        learner = Learner(**{**SETTINGS, **TRYING, "epochs": 10, "trials": {"environment": environment, "length": 0.5}})
         learn(learner, [0, 1, 2])
         events = learn(learner, [3, 4, 5, 6])
         tried = [event for event in events if isinstance(event, TrialDone)]

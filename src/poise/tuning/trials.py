@@ -212,10 +212,10 @@ class Trials:
 
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
-        inputs, plain, begun, later = self.inputs, float(self.inputs.quota), at.begun, at.environment.later
-        arrived = inputs.arrived if later is None else len(later if begun.follows else begun.new)
+        inputs, begun, later = self.inputs, at.begun, at.environment.later
+        plain, arrived = float(inputs.quota), inputs.arrived
         if later is not None:
-            plain = inputs.pseudo_quota(action)
+            plain, arrived = inputs.pseudo_quota(action), len(later if begun.follows else begun.new)
         quota = per_class(plain, sum(begun.context.growth), arrived, inputs.allocation(action))
         return keep_memory(inputs.context.evaluator, model, Memory.of(begun.kept), begun.new, quota).exemplars
 
