@@ -16,6 +16,7 @@ html_static_path, html_css_files = ["_static"], ["site.css"]
 html_extra_path = ["example-report.html"]
 html_show_copyright = html_copy_source = False
 myst_heading_anchors = 4
+smartquotes = False  # a table of keys shows text to copy
 #: Files of the repository that are no page: at its address, or beside `site/` where pyproject.toml names none.
 myst_url_schemes = {
     **dict.fromkeys(("http", "https", "mailto")),

@@ -49,7 +49,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: its label, the command of its TFH 5, and its cells in the order of `STREAMS`."""
+    """A row of a table: its label, the command of its TFH 5 or what it is, its cells in the order of `STREAMS`."""
 
     label: str
     command: str
@@ -158,7 +158,8 @@ def accuracies(name: str, head: str = "", *, digits: int = 1) -> str:
     rows = rows_of(name)
     judged, told = any(cell.paper for row in rows for cell in row.cells), any(row.command for row in rows)
     for row in rows:
-        more = [*([verdict(row)] if judged else []), *([f"`{row.command}`"] if told else [])]
+        command = f"`{row.command}`" if row.command.startswith("poise") else row.command
+        more = [*([verdict(row)] if judged else []), *([command] if told else [])]
         lines.append([row.label, *(show(cell, row.accuracy, digits=digits) for cell in row.cells), *more])
     return table([*heads, *(["state"] if judged else []), *(["command"] if told else [])], lines)
 

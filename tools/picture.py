@@ -1,9 +1,10 @@
-"""Draw accuracy after each phase for the front page by the means of `poise report`, for light and dark pages.
+"""Draw accuracy after each phase for a page by the means of `poise report`, on light and dark backgrounds.
 
     python tools/picture.py OUT.svg 'fine-tuning=RUN' 'poise=RUN,RUN,RUN' 'every photo kept=RUN'
 
-A RUN is a run folder; several of one curve are seeds, shown as their mean, three and more with a band of ± one standard
-deviation. The last curve, the bound, is dashed.
+A RUN is a run folder or a saved `result.json`; several of one curve are seeds, shown as their mean, three and more with
+a band of ± one standard deviation. The last curve, what the others are compared with, is dashed; of three and more the
+first is red.
 """
 
 import argparse
@@ -31,7 +32,7 @@ def read(words: list[str]) -> Curves:
     """The curves that are named."""
     found = {}
     for word in words:
-        name, _, folders = word.partition("=")
+        name, _, folders = word.rpartition("=")
         runs, unread = read_runs([Path(folder) for folder in folders.split(",")])
         if unread or not runs:
             raise SystemExit(f"{word}: {unread}")
@@ -43,7 +44,9 @@ def paint(drawing: "Drawing", curves: Curves) -> None:
     """Every curve, with its name and last accuracy beside its end."""
     axes = plain_axes(drawing, "classes learned so far", "recognised, %")
     ends = {}
-    for (name, (classes, values)), colour in zip(curves.items(), [*COLOURS[: len(curves) - 1], GREY], strict=True):
+    first = int(len(curves) < 3)
+    colours = [*COLOURS[first : first + len(curves) - 1], GREY]
+    for (name, (classes, values)), colour in zip(curves.items(), colours, strict=True):
         style = Style(colour, dash=(3.5, 2.0) if colour == GREY else ())
         means, deviations = np.mean(values, axis=0), np.std(values, axis=0, ddof=1) if len(values) > 1 else 0
         places = list(zip(map(float, classes), map(float, means), strict=True))

@@ -53,6 +53,15 @@ def test_it_answers_without_torch(words: tuple[str, ...]) -> None:
     assert not found & SLOW
 
 
+@pytest.mark.parametrize(("typed", "completed"), [("le", "learn"), ("run digits/lu", "digits/lucir")])
+def test_shells_complete_commands_and_recipes_without_torch(typed: str, completed: str) -> None:
+    asked = {"_POISE_COMPLETE": "complete_bash", "COMP_WORDS": f"poise {typed}", "COMP_CWORD": str(len(typed.split()))}
+    command = [sys.executable, "-c", f"import sys\nsys.argv[0] = 'poise'{OBSERVED}"]
+    done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=False)
+    assert done.stdout.split() == [completed]
+    assert not set(done.stderr.split()) & SLOW
+
+
 def test_data_are_listed_without_torch_where_there_are_some(monkeypatch: pytest.MonkeyPatch) -> None:
     pictures(Path("data/pets"), "cat dog")
     monkeypatch.setenv("POISE_DATA", str(Path("data").resolve()))

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from poise.recipes import RECIPES
-from poise.runs import load_recipe, make_plan, open_outlined
+from poise.runs import describe_sweep, load_recipe, make_plan, open_outlined, read_sweep
 
-STUDIES = Path(__file__).parents[2] / "paper" / "studies"
+ROOT = Path(__file__).parents[2]
+STUDIES = ROOT / "paper" / "studies"
 
 
 def test_bias_says_where_the_errors_go() -> None:
@@ -39,3 +40,11 @@ def test_every_recipe_for_imagenet_passes_a_dry_run_without_images(name: str) ->
     plan = make_plan(name, load_recipe(name), open_outlined)
     assert len(plan.images_per_phase(train := plan.training_images())) == 6
     assert len(train.labels) > (1_200_000 if name.startswith("imagenet/") else 100_000)
+
+
+@pytest.mark.cifar100
+@pytest.mark.parametrize("path", sorted((ROOT / "paper" / "sweeps").glob("*.toml")), ids=lambda path: path.stem)
+def test_every_sweep_passes_a_dry_run(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)  # cells start from `paper/starts/…`, or from each other in `runs/…`
+    outline = describe_sweep(read_sweep(path, outlined=True), Path("runs"))
+    assert not outline.refused

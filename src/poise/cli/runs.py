@@ -220,7 +220,9 @@ def cam(
 
 
 def recipes(
-    name: Annotated[str | None, typer.Argument(help="Print this one: a name, or a TOML file.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Print this one: a name, or a TOML file.", autocompletion=lambda: [*RECIPES])
+    ] = None,
     keys: Annotated[
         bool, typer.Option("--keys", help="List the keys of recipes: type, default, what this recipe says, meaning.")
     ] = False,

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from poise.errors import naming
+from poise.recipes import RECIPES
 from poise.settings import LIST_KEYS
 from poise.store import expand_user
 from poise.words import one_line, printable
@@ -31,7 +32,9 @@ def path_option(name: str, meaning: str, default: str | None = None) -> Any:  # 
     return typer.Option(name, help=meaning, callback=_expand_paths, show_default=default or True)
 
 
-RecipeName = Annotated[str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.")]
+RecipeName = Annotated[
+    str, typer.Argument(help="A recipe (see 'poise recipes') or a TOML file.", autocompletion=lambda: [*RECIPES])
+]
 Overrides = Annotated[
     list[str] | None, typer.Argument(help=f"key=value …, e.g. setting=tfs phases=25; '{LIST_KEYS}' lists the keys.")
 ]
