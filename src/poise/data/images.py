@@ -70,11 +70,8 @@ class ImageSet:
 
     def first_of_each_label(self, count: int) -> ImageSet:
         """The first `count` images of each class, or all if there are fewer, in their present order."""
-        order = torch.argsort(self.labels, stable=True)
-        _, sizes = torch.unique_consecutive(self.labels[order], return_counts=True)
-        before = torch.repeat_interleave(sizes.cumsum(dim=0) - sizes, sizes)  # images of smaller labels
-        places = torch.arange(len(order), device=order.device) - before  # of each image among those of its label
-        return self.select(order[places < count].sort().values)
+        picks = [(self.labels == label).nonzero().flatten()[:count] for label in torch.unique(self.labels)]
+        return self.select(torch.cat([self.labels.new_empty(0), *picks]).sort().values)
 
     def relabelled(self, rows: Sequence[int]) -> ImageSet:
         """The images, each labelled with the position of its label in `rows`."""

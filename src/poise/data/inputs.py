@@ -101,7 +101,9 @@ def _read(images: Any, decoder: Decoder) -> Images:  # noqa: ANN401 - checked he
     if isinstance(images, IterableDataset):
         return _read_items(images, decoder)
     if isinstance(images, Dataset):
-        count, item = _length_of(images), images.__getitem__
+        if not hasattr(images, "__len__"):
+            raise UserError(f"{type(images).__name__} has no length; give a dataset with __len__ and __getitem__")
+        count, item = len(images), images.__getitem__
         if decoder.size is None and count and isinstance(_split_item(item(0))[0], Image.Image):
             # Pictures are scaled as they come, so that large ones never lie in memory together.
             decoder = decoder.sized_for(count, lambda place: _split_item(item(place))[0])
@@ -151,7 +153,6 @@ def _array_pixels(images: Any, size: Size | None) -> Tensor:  # noqa: ANN401 - c
     if isinstance(images, np.ndarray):
         pixels = _from_numpy(images)
     elif isinstance(images, Tensor):
-        check_dense(images, "images")
         pixels = _from_torch(images)
     else:
         raise UserError(f"images came as {type(images).__name__}; {_ACCEPTED}")
@@ -161,12 +162,6 @@ def _array_pixels(images: Any, size: Size | None) -> Tensor:  # noqa: ANN401 - c
     if size is not None and (height, width) != tuple(size):
         raise UserError(f"images are {height}×{width} pixels, expected {size[0]}×{size[1]}; resize them first")
     return pixels
-
-
-def check_dense(values: Tensor, name: str) -> None:
-    """Refuse a tensor that does not simply hold its values in a row, and so most of what torch can do."""
-    if values.is_nested or values.is_quantized or values.layout is not torch.strided or values.is_meta:
-        raise UserError(f"{name} came as a nested, quantised, sparse or meta tensor; give a plain one on the CPU")
 
 
 def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
@@ -187,6 +182,8 @@ def _from_numpy(images: npt.NDArray[Any]) -> Tensor:
 
 
 def _from_torch(images: Tensor) -> Tensor:
+    if images.is_nested or images.is_quantized or images.layout is not torch.strided or images.is_meta:
+        raise UserError("images came as a nested, quantised, sparse or meta tensor; give a plain one on the CPU")
     if images.is_floating_point() and images.numel():
         images = _to_bytes(images.detach().float())
     _refuse_other_dtype(images.dtype, "images.to(torch.uint8)")
@@ -217,12 +214,6 @@ def _refuse_other_dtype(dtype: object, cast: str) -> None:
 
 
 # Datasets, loaders and columns ----------------------------------------------------------------------------------------
-
-
-def _length_of(dataset: Any) -> int:  # noqa: ANN401 - torch's has no length
-    if not hasattr(dataset, "__len__"):
-        raise UserError(f"{type(dataset).__name__} has no length; give a dataset with __len__ and __getitem__")
-    return len(dataset)
 
 
 def _read_items(items: Iterable[Any], decoder: Decoder) -> Images:

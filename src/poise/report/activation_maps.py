@@ -123,29 +123,23 @@ def look(learner: Learner, images: Images) -> list[Look]:
     pixels = open_images(images, decoder=decoder, labelled=False).store.all()
     chances = learner.predict_proba(pixels)
     rows = chances.argmax(axis=1)
-    heats = _heats(learner, pixels, torch.from_numpy(rows))
+    model, preprocessing, device = learner.model, learner.preprocessing_, learner.backend.device
+    assert model is not None, "a learner that predicts has a model"
+    assert preprocessing is not None, "a learner that predicts knows its images"
+    means, found = learner.means_ if learner.classifier_ == "ncm" else None, []
+    with learner.backend.active():
+        for start in range(0, len(pixels), BATCH):
+            part = slice(start, start + BATCH)
+            prepared, wanted = preprocessing.plain(pixels[part].to(device)), torch.from_numpy(rows[part]).to(device)
+            found.append(grad_cam(model, prepared, wanted, means).float().cpu())
+    maps = torch.cat(found)
+    highest = maps.amax(dim=(1, 2), keepdim=True)
+    heats: NDArray[np.float32] = torch.where(highest > 0, maps / highest.clamp(min=1e-30), maps).numpy()
     shown: NDArray[np.uint8] = pixels.permute(0, 2, 3, 1).cpu().numpy()
     return [
         Look(image, heat, str(learner.classes_[row]), float(chance[row]), learner.classifier_)
         for image, heat, row, chance in zip(shown, heats, rows, chances, strict=True)
     ]
-
-
-def _heats(learner: Learner, pixels: Tensor, rows: Tensor) -> NDArray[np.float32]:
-    model, preprocessing, device = learner.model, learner.preprocessing_, learner.backend.device
-    assert model is not None, "a learner that predicts has a model"
-    assert preprocessing is not None, "a learner that predicts knows its images"
-    means = learner.means_ if learner.classifier_ == "ncm" else None
-    found = []
-    with learner.backend.active():
-        for start in range(0, len(pixels), BATCH):
-            part = slice(start, start + BATCH)
-            images = preprocessing.plain(pixels[part].to(device))
-            found.append(grad_cam(model, images, rows[part].to(device), means).float().cpu())
-    heats = torch.cat(found)
-    highest = heats.amax(dim=(1, 2), keepdim=True)
-    scaled: NDArray[np.float32] = torch.where(highest > 0, heats / highest.clamp(min=1e-30), heats).numpy()
-    return scaled
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from poise.report.draw import Figure, for_page
 from poise.report.figures import gains_figure
 from poise.report.statistics import ENOUGH
 from poise.report.study import Comparison, StreamKind, Study, remarks
-from poise.report.tables import Column, Table, with_sign
+from poise.report.tables import Table, with_sign
 from poise.runs.record import PhaseRecord, RunRecord
 from poise.settings import said_keys
 from poise.words import counted, duration, printable
@@ -59,7 +59,9 @@ def make_page(contents: Contents, refresh: int | None = None) -> str:
     study = contents.study
     sources = resources.files("poise.report")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["column_groups"] = _column_groups
+    environment.filters["column_groups"] = lambda columns: [
+        (group, len(list(inside))) for group, inside in itertools.groupby(columns, lambda column: column.group)
+    ]
     environment.filters["drawn"] = lambda svg: Markup(for_page(svg))
     template = environment.from_string((sources / "page.html").read_text(encoding="utf-8"))
     script = (sources / "page.js").read_text(encoding="utf-8")
@@ -289,7 +291,3 @@ def _anchors(runs: Sequence[RunRecord]) -> dict[str, str]:
         free = itertools.chain([plain], (f"{plain}-{number}" for number in itertools.count(2)))
         found[run.name] = next(name for name in free if name not in found.values())
     return found
-
-
-def _column_groups(columns: Sequence[Column]) -> list[tuple[str, int]]:
-    return [(group, len(list(inside))) for group, inside in itertools.groupby(columns, lambda column: column.group)]

@@ -27,10 +27,16 @@ class Spread:
         return len(self.values)
 
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of the mean by Student's t; NaN for a single figure."""
+        """The 95 % interval of the mean by Student's t; NaN for a single figure.
+
+        >>> [round(end, 3) for end in spread([-1.0, 0.0, 1.0]).interval()]
+        [-2.484, 2.484]
+        """
         if self.deviation is None:
             return math.nan, math.nan
-        half = t_quantile(self.count - 1) * self.deviation / math.sqrt(self.count)
+        from scipy.special import stdtrit  # scikit-learn brings scipy along
+
+        half = float(stdtrit(self.count - 1, 0.975)) * self.deviation / math.sqrt(self.count)
         return self.mean - half, self.mean + half
 
     def verdict(self) -> str:
@@ -55,14 +61,3 @@ def paired_difference(one: Mapping[int, float], other: Mapping[int, float]) -> S
     """The differences one − other over the seeds that both have; None if they share none."""
     shared = [seed for seed in one if seed in other]
     return spread([one[seed] - other[seed] for seed in shared]) if shared else None
-
-
-def t_quantile(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t.
-
-    >>> round(t_quantile(2), 3), round(t_quantile(30), 3)
-    (4.303, 2.042)
-    """
-    from scipy.special import stdtrit  # scikit-learn brings scipy along
-
-    return float(stdtrit(freedom, 0.975))

@@ -249,7 +249,10 @@ class Study:
         places: dict[str, list[list[RunRecord]]] = {}
         for group in ordered:
             places.setdefault(group[0].where, []).append(group)
-        colours = _colours({run.method for run in self.runs})
+        methods = sorted({run.method for run in self.runs})
+        strangers = [name for name in methods if name not in METHOD_COLOURS]
+        spare = dict(zip(strangers, itertools.cycle(_OTHER_COLOURS)))
+        colours = {name: METHOD_COLOURS.get(name) or spare[name] for name in methods}
         found: list[Row] = []
         for where, inside in places.items():
             labels = _labels([group[0] for group in inside])
@@ -464,14 +467,6 @@ def _short(value: object) -> str:
     if isinstance(value, list) and len(text) > _LONGEST:
         return f"{json.dumps(value[:4]).replace(' ', '')[: _LONGEST - 1].removesuffix(']')},… {len(value)} in all]"
     return text
-
-
-def _colours(methods: Iterable[str]) -> dict[str, str]:
-    """A colour for each method of a study: its own, or one that no other method has."""
-    found = sorted(methods)
-    strangers = [name for name in found if name not in METHOD_COLOURS]
-    spare = {name: _OTHER_COLOURS[place % len(_OTHER_COLOURS)] for place, name in enumerate(strangers)}
-    return {name: METHOD_COLOURS.get(name) or spare[name] for name in found}
 
 
 def _styles(firsts: Sequence[RunRecord], colours: Mapping[str, str]) -> list[Style]:
