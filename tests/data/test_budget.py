@@ -32,7 +32,7 @@ class TestBudget:
         assert [budget.quota(classes) for classes in (10, 30, 100)] == [200, 66, 20]
 
     def test_no_image_and_every_image_are_budgets_too(self, make_images: MakeImages) -> None:
-        none, every = Budget.of(0), Budget.of("all")
+        none, every = Budget(0), Budget(rule="all")
         assert none.quota(3) == none.after(3, 50, 0.0) == 0
         assert every.of_phase(2, 10, kept=40) == 50
         assert none.of_phase(2, 10, kept=0) == 10

@@ -70,11 +70,6 @@ class Budget(MemoryKeys):
 
         def __init__(self, *first: Any, **values: Any) -> None: ...  # noqa: ANN401
 
-    @classmethod
-    def of(cls, size: int | str) -> Budget:
-        """So many images of each class, or all of them."""
-        return cls(rule=ALL_IMAGES) if size == ALL_IMAGES else cls(per_class=size)
-
     def quota(self, classes: int) -> int:
         """q: how many images, including the reserve, each of `classes` classes may keep by the plain rule."""
         if self.rule == ALL_IMAGES or self.per_class == 0:
@@ -103,11 +98,6 @@ class Budget(MemoryKeys):
             return chosen or 0.0
         shares = ALLOCATION if self.allocation is None else self.allocation
         return shares[min(phase, len(shares) - 1)] if isinstance(shares, tuple) else shares
-
-    @property
-    def default_allocation(self) -> float | None:
-        """The default of an axis `allocation`; None where an action cannot choose it."""
-        return self.rho(1) if self.rule == "rmm" and not self.knows_increment else None
 
     def storing_phase_0(self) -> Budget:
         """What the memory after phase 0 depends on; two runs in which it is equal can share a phase 0."""

@@ -161,7 +161,8 @@ class Settings(LearnerKeys):
         space = named_space(self.space or {}, self.made_method.spaces)  # refuses a wrong word, tuned or not
         named = {axis for grid in space.grids for axis in grid}
         changing = (named if space.name == OWN else named & {"allocation"}) if tunes else set()
-        allocation = self.memory.default_allocation
+        memory = self.memory
+        allocation = memory.rho(1) if memory.rule == "rmm" and not memory.knows_increment else None
         if "allocation" in {*self.action, *changing} and allocation is None:
             raise UserError(
                 "an action with an allocation needs RMM's memory: set memory.rule=rmm, and leave "
@@ -267,7 +268,7 @@ def is_given(settings: Settings, runtime: Runtime) -> bool:
 
 def _budget(given: MemoryKeys | None, method: Method) -> Budget:
     """What may be kept: as given, else the method's own."""
-    own = Budget.of(method.own_memory)
+    own = Budget(rule=ALL_IMAGES) if method.own_memory == ALL_IMAGES else Budget(per_class=method.own_memory)
     if given is None:
         return own.whole()
     sized = given.total is not None or given.rule == ALL_IMAGES or "per_class" in given.model_fields_set
