@@ -74,25 +74,6 @@ def test_numbers_of_numpy_are_the_plain_ones() -> None:
     assert json.dumps(found.as_json()) == json.dumps(plain.as_json())
 
 
-def test_every_corner_of_the_padded_image_is_cut_right() -> None:
-    chain = preprocessing(3, Augmentation(pad=2))
-    corners = [(row, column) for row in range(5) for column in range(5)]
-    pixels = random_pixels(1, 3, 6, 5).expand(len(corners) * 2, 3, 6, 5)
-    draws = Draws(
-        torch.tensor(corners + corners),
-        torch.tensor([False] * len(corners) + [True] * len(corners)),
-        torch.ones(2 * len(corners)),
-    )
-    np.testing.assert_allclose(chain.training(pixels, draws), slow_reference(chain, pixels, draws), atol=2e-5)
-
-
-def test_black_of_the_border_is_normalised_like_black_of_the_image() -> None:
-    chain = preprocessing(1, Augmentation(pad=4))
-    draws = Draws(torch.tensor([[0, 0]]), torch.tensor([False]), torch.ones(1))
-    shifted = chain.training(torch.full((1, 1, 4, 4), 255, dtype=torch.uint8), draws)
-    torch.testing.assert_close(shifted, torch.full((1, 1, 4, 4), -0.3 / 0.1))
-
-
 def test_channels_last_pixels_give_the_same_values() -> None:
     chain = preprocessing(3, Augmentation(pad=2))
     pixels = random_pixels(4, 3, 8, 8)
@@ -110,18 +91,6 @@ def test_a_gradient_can_pass_after_a_first_use_in_inference_mode() -> None:
     assert pixels.grad is not None
 
 
-@given(pad=st.integers(0, 5), brightness=st.sampled_from([0.0, 0.3, 1.0]), seed=st.integers(0, 100))
-@settings(max_examples=30, deadline=None)
-def test_draws_are_in_range(pad: int, brightness: float, seed: int) -> None:
-    draws = Augmentation(pad, flip=False, brightness=brightness).draw(50, np.random.default_rng(seed))
-    assert draws.offsets.shape == (50, 2)
-    assert draws.offsets.dtype == torch.int64
-    assert 0 <= int(draws.offsets.min()) <= int(draws.offsets.max()) <= 2 * pad
-    assert not draws.mirrored.any()
-    assert draws.brightness.dtype == torch.float32
-    assert ((draws.brightness - 1).abs() <= brightness + 1e-6).all()
-
-
 def test_draws_are_evenly_spread() -> None:
     draws = Augmentation(pad=4, flip=True, brightness=0.25).draw(20_000, addresses.generator(1, "crop", 0))
     assert (draws.offsets.double().mean(0) - 4).abs().max() < 0.1
@@ -129,19 +98,9 @@ def test_draws_are_evenly_spread() -> None:
         assert column.bincount().min() > 20_000 / 9 * 0.9
         assert len(column.bincount()) == 9
     assert abs(float(draws.mirrored.double().mean()) - 0.5) < 0.02
-    assert float(draws.brightness.min()) < 0.76
-    assert float(draws.brightness.max()) > 1.24
-
-
-def test_the_same_address_gives_the_same_draws_and_another_gives_others() -> None:
-    augmentation = Augmentation(brightness=0.25)
-    first, again, other = (augmentation.draw(64, addresses.generator(7, "augment", phase, 3)) for phase in (0, 0, 1))
-    assert torch.equal(first.offsets, again.offsets)
-    assert torch.equal(first.mirrored, again.mirrored)
-    assert torch.equal(first.brightness, again.brightness)
-    assert not torch.equal(first.offsets, other.offsets)
-    assert not torch.equal(first.mirrored, other.mirrored)
-    assert not torch.equal(first.brightness, other.brightness)
+    assert 0.75 <= float(draws.brightness.min()) < 0.76
+    assert 1.24 < float(draws.brightness.max()) <= 1.25
+    assert not Augmentation(flip=False).draw(50, addresses.generator(1, "crop", 0)).mirrored.any()
 
 
 def test_the_global_generators_are_left_alone() -> None:

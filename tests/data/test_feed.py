@@ -24,17 +24,6 @@ def test_batches_cover_everything_once_and_no_tail_is_small(count: int, size: in
         assert max(2, size / 4) <= lengths[-1] < max(size + 2, size * 5 / 4)
 
 
-@pytest.mark.parametrize(
-    ("count", "size", "expected"),
-    [
-        *((4, 2, [(0, 2), (2, 4)]), (5, 3, [(0, 3), (3, 5)]), (4, 3, [(0, 4)]), (1, 8, [(0, 1)]), (0, 8, [])),
-        *((159, 128, [(0, 159)]), (160, 128, [(0, 128), (128, 160)]), (15, 128, [(0, 15)])),
-    ],
-)
-def test_known_bounds(count: int, size: int, expected: list[tuple[int, int]]) -> None:
-    assert batch_bounds(count, size) == expected
-
-
 @pytest.mark.parametrize("device", DEVICES)
 def test_resident_and_streamed_images_come_in_the_same_batches(device: str, make_images: MakeImages) -> None:
     images = make_images(list(range(5)) * 9)

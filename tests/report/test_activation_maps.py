@@ -75,20 +75,6 @@ def test_maps_are_those_of_captum(variant: str, head: str, net: str, ncm: bool) 
     torch.testing.assert_close(found, expected[:, 0].detach())
 
 
-def test_a_map_by_hand() -> None:
-    """One convolution that copies its two channels, pooled: the slope of a logit is its weight over the positions."""
-    net = nn.Sequential(nn.Conv2d(2, 2, 1, bias=False), nn.AdaptiveAvgPool2d(1), nn.Flatten())
-    net[0].weight.data = torch.eye(2).view(2, 2, 1, 1)
-    head = build_head("linear", 2)
-    head.grow(2, torch_generator(0, "head"))
-    head.new.data = torch.tensor([[1.0, -2.0], [-1.0, 0.0]])
-    image = torch.tensor([[[[4.0, 0.0], [0.0, 8.0]], [[0.0, 1.0], [1.0, 2.0]]]])
-    found = grad_cam(Model(net, head).eval(), image.repeat(2, 1, 1, 1), torch.tensor([0, 1]))
-    # Four positions, so that slopes are weights / 4: (A₁ − 2 A₂) / 4 where that is positive, and −A₁ / 4 never is.
-    torch.testing.assert_close(found[0], torch.tensor([[1.0, 0.0], [0.0, 1.0]]))
-    assert not found[1].any()
-
-
 def test_a_map_depends_on_its_own_image_only_and_leaves_the_model_alone() -> None:
     model, batch, rows = made("lucir", "cosine"), images(), torch.tensor([0, 1, 2, 3])
     before = {name: value.clone() for name, value in model.state_dict().items()}

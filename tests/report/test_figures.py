@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import re
 import warnings
 from pathlib import Path
@@ -12,7 +11,6 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib.figure import Figure as Drawing
-from PIL import Image
 
 from poise import store
 from poise.report import Figure, Study, gather, make_figures
@@ -135,10 +133,3 @@ def test_names_are_never_cut(write: Write) -> None:
             for panel, svg in zip(figure.panels, figure.svgs(), strict=True):
                 assert "<script" not in svg
                 assert all(len(line) < 14 * panel.size[0] for line in re.findall(r">([^<]*)</text>", svg))
-
-
-def test_a_figure_is_saved_in_three_formats(many: dict[str, Figure], tmp_path: Path) -> None:
-    figure = many["classes-toy-tfs-3"]
-    for ending in ("png", "svg", "pdf"):
-        figure.save(tmp_path / f"classes.{ending}")
-    assert Image.open(io.BytesIO((tmp_path / "classes.png").read_bytes())).size[0] > 400

@@ -21,7 +21,7 @@ from poise.errors import UserError
 from poise.report import gather, watch
 from poise.report.tables import make_tables
 from poise.runs.journal import Journal
-from poise.words import json_line, printable
+from poise.words import printable
 
 from .conftest import Write, dump
 
@@ -174,10 +174,6 @@ def test_markdown_cells_stay_in_their_cells(write: Write) -> None:
         assert len({len(re.findall(r"(?<!\\)(?:\\\\)*\|", line)) for line in lines}) == 1, table.name
         assert "<script" not in table.markdown()
         assert "](javascript" not in table.markdown()
-
-
-def test_what_is_no_number_is_no_number_in_json_either() -> None:
-    assert json_line({"chance": float("nan"), "all": [float("inf"), 1.0]}) == '{"chance": null, "all": [null, 1.0]}'
 
 
 def test_a_report_is_written_beside_nothing_else(write: Write, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from poise import store
 from poise.errors import UserError
 from poise.report import Study, gather, run_table
 from poise.report.page import summary
-from poise.report.statistics import spread
 from poise.report.study import METHOD_COLOURS
 from poise.report.tables import make_tables
 from poise.report.text import align_columns, comparison_table
@@ -327,8 +326,3 @@ def test_the_printed_table_names_runs_that_look_alike(write: Write) -> None:
 def test_columns_are_aligned_by_what_a_terminal_shows() -> None:
     lines = align_columns(["class", "n"], [["日本", "1"], ["café", "2"]]).splitlines()
     assert lines == ["class  n", "─────  ─", "日本   1", "café   2"]
-
-
-def test_a_spread_of_few_figures_concludes_nothing() -> None:
-    verdicts = [spread(values).verdict() for values in ([5.0, 5.1, 5.2], [5.0, 5.01], [5.0], [5.0, -1.0, 0.5])]
-    assert verdicts == ["gain", "few", "few", "open"]
