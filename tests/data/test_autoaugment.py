@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import pairwise
 
@@ -29,7 +30,6 @@ from poise.data.autoaugment import (
     operation_tensors,
     operations,
 )
-from poise.data.sources import Source
 from poise.errors import UserError
 
 CPU = torch.device("cpu")
@@ -132,22 +132,15 @@ def pictures(count: int, height: int, width: int, seed: int = 0) -> Tensor:
 @pytest.fixture(scope="module")
 def digits() -> Tensor:
     """Grey images of 8×8 pixels."""
-    return torch.from_numpy((load_digits().images[:60] * 255 / 16).astype(np.uint8))[:, None]
+    return torch.from_numpy((load_digits().images[:20] * 255 / 16).astype(np.uint8))[:, None]
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_operation_is_pillows(name: str, digits: Tensor) -> None:
-    check_against_pillow(pictures(40, 32, 32), name)
-    check_against_pillow(pictures(10, 21, 30), name)
+    check_against_pillow(pictures(16, 32, 32), name)
+    check_against_pillow(pictures(6, 21, 30), name)
     if name not in GEOMETRIC:  # of 64 pixels, one is more than a hundredth
         check_against_pillow(digits, name)
-
-
-@pytest.mark.cifar100
-def test_every_operation_is_pillows_on_images_of_cifar_100(cifar100: Source) -> None:
-    pixels = cifar100.train().pixels
-    for name in OPERATIONS:
-        check_against_pillow(pixels[torch.linspace(0, len(pixels) - 1, 20).long()], name)
 
 
 @pytest.mark.gpu
@@ -269,16 +262,16 @@ def test_the_whole_chain_is_that_of_one_image_after_the_other(channels: int) -> 
 
 def test_the_usual_choices_stay_the_same_and_others_exist_only_where_named() -> None:
     plain = Augmentation(brightness=0.25)
-    usual = plain.draw(50, addresses.generator(1, "epoch"))
-    assert usual.operations is None
-    assert usual.holes is None
     for name in STRONGER:
-        more = plain.stronger(name).draw(50, addresses.generator(1, "epoch"), torch.full((50, 2), 32))
+        chosen = plain.stronger(name)
+        usual = replace(plain, pad=chosen.pad).draw(50, addresses.generator(1, "epoch"))
+        assert usual.operations is usual.holes is usual.boxes is None
+        more = chosen.draw(50, addresses.generator(1, "epoch"), torch.full((50, 2), 32))
         found = {"autoaugment": more.operations, "cutout": more.holes, "resized": more.boxes}
         assert {kind for kind, values in found.items() if values is not None} == {*name.split("+")}
-        for kind in ("mirrored", "brightness") if name == "resized" else ("offsets", "mirrored", "brightness"):
+        for kind in ("offsets", "mirrored", "brightness"):
             assert torch.equal(getattr(more, kind), getattr(usual, kind)), kind
-        assert plain.stronger(name).name == ("" if name == "resized" else name)
+        assert chosen.name == name.removeprefix("resized")
 
 
 def test_batches_are_slices_and_choices_move_between_devices() -> None:

@@ -80,7 +80,7 @@ class TestCausalRule:
         assert set(found.new.origins.tolist()) <= set(new.origins.tolist())
         assert len(found.unstored) == 0
 
-    @settings(max_examples=25)
+    @settings(max_examples=15)
     @given(data=st.data())
     def test_no_stream_ever_holds_more_than_its_budget(self, make_images: MakeImages, data: st.DataObject) -> None:
         reserve = data.draw(st.integers(0, 2))

@@ -82,7 +82,7 @@ def test_even_settings_divide_all_classes_or_say_what_would(case: tuple[list[int
         ({"setting": "groups", "groups": [2.0, 2.0]}, "all sizes or all lists"),
         ({"setting": "groups", "groups": [2, 2], "phases": 5}, "phases=5, but there are 2 groups"),
         ({"setting": "tfh", "phases": 1, "order": range(7)}, "even number of classes, there are 7"),
-        ({"setting": "tfs", "phases": 1, "order": [0]}, "at least 2 classes"),
+        ({"setting": "tfs", "phases": 1, "order": [0]}, "1 class in all"),
     ],
 )
 def test_what_does_not_add_up_is_refused_in_one_line(arguments: dict[str, Any], words: str) -> None:
