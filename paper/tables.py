@@ -165,7 +165,12 @@ def accuracies(name: str, head: str = "", *, digits: int = 1) -> str:
 
 
 def summary() -> str:
-    """How many cells were run, and how many of those that can be compared are close."""
+    """How many of the cells that can be compared are close, and what LUCIR gains from `online`."""
+    tuned = next(row for row in rows_of("table-1") if row.label == "LUCIR + `online`")
+    gained = [
+        f"{stream} {signed(statistics.fmean(gains(cell)))} ({signed(cell.paper - cell.fixed)})"
+        for stream, cell in zip(STREAMS, tuned.cells, strict=True)
+    ]
     own = [row for row in rows_of("table-1") if not any(cell.fixed for cell in row.cells)]
     offs = [
         (abs(off), f"{row.label}, {stream}: {signed(off)}")
@@ -176,7 +181,10 @@ def summary() -> str:
     close = sum(off <= CLOSE for off, _ in offs)
     return (
         f"Of {len(offs)} cells of methods with their own settings that can be compared with the paper, {close} are "
-        f"within {CLOSE} points of it; the furthest is {max(offs)[1]}."
+        f"within {CLOSE} points of it; the furthest is {max(offs)[1]}.\n\n"
+        "What LUCIR gains from `online`, poise's own policy, and in brackets from the paper's: "
+        + ", ".join(gained)
+        + "."
     )
 
 

@@ -147,7 +147,7 @@ class MemoryKeys(Keys):
     )
     allocation: Share | tuple[Share, ...] | None = key(
         None,
-        "of rmm: that share ρ, or one for each phase; if not set 0.5",
+        "of rmm: the share ρ of the room for new images that goes to exemplars, or one for each phase; if not set 0.5",
         form="a share between 0 and 1, or a list with one for each phase, e.g. [0.8,0.5]",
     )
     knows_increment: Flag = key(False, "of rmm: the released rule, which knows the size of the next phase")
