@@ -42,7 +42,7 @@ class TestDigits:
         known = published._all_digits()
         monkeypatch.setattr(published, "DIGITS", "elsewhere.csv.gz")
         again = published._all_digits.__wrapped__()
-        assert all(np.array_equal(one, other) for one, other in zip(known, again, strict=True))
+        np.testing.assert_equal(again, known)
 
     def test_what_a_caller_does_with_the_pixels_stays_with_the_caller(self) -> None:
         mine = DigitsSource().train()
