@@ -300,7 +300,7 @@ def test_the_listing_says_what_is_known_and_where(home: Path, monkeypatch: pytes
 def test_poise_data_that_leads_nowhere_is_no_obstacle_and_blamed_for_what_is_not_found(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for folder, blamed in ((home / "nowhere", True), (home, False)):
+    for folder, blamed in ((home / "nowhere", True), ("~nosuchuser", True), (home, False)):
         monkeypatch.setenv("POISE_DATA", str(folder))
         assert isinstance(open_source("digits"), DigitsSource)
         for data in ("cifar100", "tinyimagenet", "imagenet", "pets"):

@@ -215,6 +215,13 @@ def test_folders_that_are_no_data_set_are_refused(tmp_path: Path) -> None:
     assert "add images or use train/ and test/" in message
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_class_that_is_a_broken_link_is_not_missing_in_silence(divided: Path, part: str) -> None:
+    link = divided / part / "elk"
+    link.symlink_to("/a/disk/that/is/not/mounted")
+    assert refusal(divided) == f"{link} is a broken link; mend or remove it"
+
+
 def test_the_folder_above_that_of_the_classes_is_told_from_it(tmp_path: Path) -> None:
     (tmp_path / "photos" / "january" / "cat").mkdir(parents=True)
     (tmp_path / "photos" / "february" / "dog").mkdir(parents=True)

@@ -30,6 +30,7 @@ from poise.data import Augmentation, Preprocessing
 from poise.errors import UserError, check_whole, first_line, suggesting, suggestion
 from poise.nets.base import FULL, Backbone, Features, own_draws, torch_generator
 from poise.settings import LARGEST_SIZE
+from poise.store import expand_user
 
 log = logging.getLogger(__name__)
 
@@ -410,7 +411,7 @@ class Word(NamedTuple):
         if plain == LITE:
             return Word("", None, plain, ending)
         if found := re.fullmatch(r"(.+\.py):([\w.]+)", plain):
-            return Word("", Path(found[1]).expanduser(), found[2], ending)
+            return Word("", expand_user(found[1]), found[2], ending)
         library, colon, name = plain.partition(":")
         return Word(library, None, name, ending) if colon else None
 

@@ -146,6 +146,9 @@ def _read_classes(folder: Path, least: int = 2) -> Files:
     """The image files of each class folder, classes and files sorted by name; what is no image is counted and said."""
     classes: dict[str, tuple[Path, ...]] = {}
     left_out = Counter[str]()
+    for link in _entries(folder):  # of a disk that is not mounted, say: its class would be missing in silence
+        if link.is_symlink() and not Path(link).exists():
+            raise UserError(f"{link.path} is a broken link; mend or remove it")
     for name in _folder_names(folder):
         entries = _entries(folder / name)
         images = [entry.name for entry in entries if _is_image(entry.name) and not _is_folder(entry)]

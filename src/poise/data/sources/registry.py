@@ -305,7 +305,7 @@ def explain_missing(name: str) -> str:
 def _data_folder() -> Path | None:
     """The folder that POISE_DATA names, if it is one."""
     value = os.environ.get("POISE_DATA")
-    folder = Path(value).expanduser() if value else None
+    folder = Path(os.path.expanduser(value)) if value else None  # noqa: PTH111 - pathlib's may raise
     return folder if folder is not None and folder.is_dir() else None
 
 
