@@ -74,6 +74,12 @@ class Lesson:
         rest = {name: value for name, value in self.settings.items() if name != "classifier"}
         return rest if classifier is None else {**rest, "action": {"classifier": classifier}}
 
+    def made(self, learner: Learner) -> bool:
+        """Whether a learner was made with the settings of this lesson."""
+        has, wanted = learner.settings.as_json(), Settings.resolve(automatic=True, **self.parameters).as_json()
+        chosen = wanted["action"].items() <= has["action"].items()
+        return chosen and all(has[name] == wanted[name] for name in self.parameters if name != "action")
+
     def describe(self) -> dict[str, Any]:
         """What must be the same when the phase is continued."""
         return {"settings": dict(self.settings), "update": self.update}
@@ -197,7 +203,7 @@ class ModelFile:
         if not set(images.names) <= set(LearnerSummary.read(self._file).saved.knowledge.classes):
             return None
         learner = self._read(lesson.device)
-        if not read_images(learner.has_learned, lesson, images, say):
+        if not lesson.made(learner) or not read_images(learner.has_learned, lesson, images, say):
             return None
         self.pending.unlink(missing_ok=True)
         say(f"{self.path} has learned these classes from these images already; nothing is done")
