@@ -19,8 +19,8 @@ from sklearn.datasets import load_digits
 
 import poise
 from poise import Learner, cli
-from poise.errors import UserError
-from poise.ray import Executor
+from poise.errors import RunFailed, UserError
+from poise.ray import Executor, _circumstances, run_cell
 from poise.runs import Cell, read_sweep, sweep_cells
 
 pytestmark = pytest.mark.ray
@@ -179,6 +179,19 @@ def test_what_cannot_work_is_one_line(
         cli.main()
     assert ended.value.code == 2
     assert line in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_node_that_is_not_like_this_machine_is_named(cells: list[Cell], tmp_path: Path) -> None:
+    """Asked here what a worker of Ray's would be asked there."""
+    here = _circumstances()
+    words = {"name": "cell", "plan": cells[0].plan.as_json(), "out": str(tmp_path), "token": "gone"}
+    with pytest.raises(RunFailed, match=r"^node [^\n]* has torch [^\n]*, not 0\.1; install the same there$"):
+        run_cell(words, {**here, "versions": {**here["versions"], "torch": "0.1"}})
+    assert re.match(r"node [^\n]* does not see the folder ", str(run_cell(words, here)))
+    (tmp_path / "gone").touch()
+    words["plan"] = {**cells[0].plan.as_json(), "fingerprint": "another"}
+    assert re.match(r"node [^\n]* has other data 'digits'; copy them there anew$", str(run_cell(words, here)))
+    assert [path.name for path in tmp_path.iterdir()] == ["gone"]
 
 
 def test_an_option_out_of_range_is_refused() -> None:

@@ -210,6 +210,8 @@ def run_cell(words: dict[str, Any], circumstances: dict[str, Any]) -> Failure | 
             f"node {os.uname().nodename} does not see the folder {out}; put it where all machines share it"
         )
     cell = Cell(words["name"], plan_of_words(words["plan"]))
+    if cell.plan.source.fingerprint != words["plan"]["fingerprint"]:
+        return RunFailed(f"node {os.uname().nodename} has other data {cell.plan.recipe.data!r}; copy them there anew")
     bench = CellBench(out, words["checkpoint_seconds"])
     device = cell.plan.recipe.device
     found = [result for results in lanes_on(device, 1).run(bench, [cell]) for result in results]
