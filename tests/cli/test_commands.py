@@ -160,6 +160,23 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(poise: Command) -> None:
     assert not list(Path.cwd().iterdir())
 
 
+def test_a_dry_run_reads_the_start_and_refuses_what_the_run_would(poise: Command) -> None:
+    words = ("run", "groups=[3,2]", "epochs=1", "images_per_class=20")
+    assert poise(*words, "--out", "first").code == 0
+    assert f"phase 0 is that of {Path.cwd() / 'first'}" in poise(*words, "start=first", "--dry-run").out
+    for word, line in (("net=resnet32", "was trained with small"), ("seed=3", "has other seed")):
+        dry, real = (poise(*words, "start=first", word, *more) for more in (["--dry-run"], ["--out", "other"]))
+        assert (dry.code, dry.out, dry.err) == (2, "", real.err)
+        assert line in dry.err
+    assert [path.name for path in Path.cwd().iterdir()] == ["first"]
+
+
+def test_a_policy_with_nothing_to_tune_says_so_and_goes_on(poise: Command) -> None:
+    done = poise("run", "digits/lucir", *TINY, "policy=race", "tune=[]", "--out", "run")
+    assert done.code == 0
+    assert "policy=race has nothing to tune: there is one action; " in done.err
+
+
 def test_a_dry_run_of_a_sweep_says_how_far_its_cells_are_and_writes_nothing(poise: Command) -> None:
     keys = 'recipe = "digits/lwf"\n[set]\nepochs = 1\ngroups = [2, 1]\n'
     Path("sweep.toml").write_text(f"{keys}[grid]\nseed = [0, 1]\n")

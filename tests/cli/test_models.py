@@ -98,6 +98,11 @@ def test_a_lesson_that_was_learned_already_is_recognised(lessons: Path, poise: C
     before = _written(Path("model"))
     for words in ((first, *SMALL), (first,), (first, "--seed", "0", "--restart")):
         assert poise("learn", "model", *words) == Done(0, "model: 2 classes\n", NOTHING)
+    for other in (("--epochs", "3"), ("--memory", "all"), ("--seed", "1"), ("--method", "lwf"), ("--classifier", "fc")):
+        line = f"model exists already; {other[0]} can only be chosen for a new learner"
+        assert poise("learn", "model", first, *other) == Done(2, "", f"poise: {line}\n"), (
+            "nothing is ignored in silence"
+        )
     assert _written(Path("model")) == before
     shutil.copy(lessons / "fixed", "model")
     before = _written(Path("model"))
@@ -174,6 +179,8 @@ def test_a_run_predicts_too(poise: Command) -> None:
     done = poise("predict", "run/phase-0.safetensors", image)
     assert done.code == 2
     assert "not a learner file" in done.err
+    refused = poise("learn", "run/model.safetensors", "pets")
+    assert refused.err == "poise: this learner was saved without its memory: it can predict but not learn further\n"
     missing = poise("predict", "run/model.safetensors", "nowhere.png")
     assert missing == Done(
         2, "", "poise: image nowhere.png cannot be read (No such file or directory); check its path and permissions\n"
@@ -411,6 +418,9 @@ def test_other_images_are_refused_with_what_to_do(interrupted: Path, lessons: Pa
         assert (refused.code, refused.err.count("\n")) == (2, 1)
         assert f"was interrupted while it learned {Path.cwd() / 'second'}, and these are other images" in refused.err
         assert "or use --restart" in refused.err
+    assert poise("remove", interrupted, "cat").err == (
+        f"poise: a phase of {interrupted} was interrupted; finish it first, or discard it: --restart\n"
+    )
     assert Path("model.pending").read_bytes() == kept
     shutil.copy(lessons / "second" / "eel" / "50.png", "second/eel")
     shutil.copytree("second", "moved")

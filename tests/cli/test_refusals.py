@@ -125,6 +125,11 @@ MISTAKES = [
     ([*RUN, "policy=race", "policy_options.rungs=1000000"], "10000"),
     ([*RUN, "policy=race", "policy_options.handicap=nan"], "handicap"),
     ([*RUN, "policy=fixed", "policy_options.rungs=2"], "leave rungs out"),
+    ([*RUN, "policy=fixed", "policy_options.safe=1.0"], "leave safe out"),
+    ([*RUN, "options.lambda_base=true"], "lambda_base"),
+    ([*RUN, "images_per_class=true"], "images_per_class"),
+    ([*RUN, "net=nets.py"], "nets.py"),
+    ([*RUN, "--checkpoint-every", "nan"], "--checkpoint-every"),
     ([*RUN, "policy=offline-rl", "groups=[3,2]"], "at least 4 classes"),
     (["audit", "digits/lucir"], "so nothing can leak"),
     # Two values for one key
@@ -132,6 +137,7 @@ MISTAKES = [
     ([*RUN, "memory=3", "memory.total=20"], "memory and memory.total are both given"),
     ([*RUN, "memory.total=40", "memory.per_class=4"], "are both given"),
     ([*RUN, "action={lr=0.2}", "action.lr=0.1"], "action and action.lr are both given"),
+    ([*RUN, "memory=all", "memory.reserve=2"], "memory and memory.reserve are both given"),
     ([*RUN, "seed=1", "--seed", "2"], "seed is given twice, as 1 and 2"),
     # Places
     (["run", "cifar100/lucir"], "cifar100 was not found"),
@@ -150,6 +156,7 @@ MISTAKES = [
     (["data", "remove", "birds"], "no data set 'birds' is registered"),
     (["data", "pack", "nowhere", "--out", "x.pack"], "nowhere"),
     (["data", "pack", "pets", "--out", "nowhere/x.pack"], "nowhere"),
+    ([*RUN, "net=~nosuchuser/net.py:make"], "no such user"),
     (["predict", "nowhere", "x.png"], "nowhere does not exist"),
     (["predict", "pets", "x.png"], "pets is a folder, not a file"),
     (["predict", "notes.txt", "x.png"], "damaged or was not written by poise"),

@@ -11,7 +11,9 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from poise import Learner
 
@@ -89,6 +91,20 @@ def test_a_terminal_that_is_closed_loses_nothing(tmp_path: Path) -> None:
     status = os.waitpid(process, 0)[1]
     assert os.waitstatus_to_exitcode(status) == 128 + signal.SIGHUP
     assert list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here: a full output was not tested")
+def test_predictions_that_could_not_be_written_are_a_failure(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 255, (8, 8, 8), dtype=np.uint8)
+    learner = Learner("lwf", net="small", epochs=1, batch=4, policy="fixed").partial_fit(pixels, [0, 1] * 4)
+    learner.save(tmp_path / "model")
+    Image.fromarray(pixels[0]).save(tmp_path / "0.png")
+    command = [sys.executable, "-m", "poise", "predict", str(tmp_path / "model"), str(tmp_path / "0.png")]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("poise: no space left for standard output; ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_lines_that_nobody_reads_stop_no_job(tmp_path: Path) -> None:

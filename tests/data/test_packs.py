@@ -25,6 +25,7 @@ from poise.data.packs import TEST, TRAIN, Pack, PackedStore
 from poise.data.sources import FolderSource, PackSource, add_source, listing, open_source
 from poise.data.sources.layout import INDEX
 from poise.errors import Damaged, UserError
+from poise.store import locked
 
 
 def picture(seed: int, width: int = 24, height: int = 20) -> Image.Image:
@@ -181,6 +182,16 @@ def test_a_bad_place_is_refused_before_anything_is_decoded(folder: Path, tmp_pat
     with pytest.raises(UserError, match=words):
         make(folder, tmp_path / name)
     assert (tmp_path / "there.pack").read_bytes() == b"mine"
+
+
+def test_a_second_process_that_packs_is_refused(folder: Path, tmp_path: Path) -> None:
+    with (
+        locked(tmp_path / "some.pack.lock", ""),
+        pytest.raises(UserError, match=r"^another process is packing [^\n]*some\.pack; wait for it$"),
+    ):
+        make(folder, tmp_path / "some.pack")
+    assert not (tmp_path / "some.pack.partial").exists()
+    make(folder, tmp_path / "some.pack")
 
 
 # Interrupted ----------------------------------------------------------------------------------------------------------

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from sklearn.base import clone, is_classifier
 from sklearn.exceptions import NotFittedError
-from sklearn.metrics import accuracy_score
-from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.metrics import ConfusionMatrixDisplay, accuracy_score
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_score, cross_validate
 from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader, TensorDataset
@@ -172,6 +173,18 @@ class TestScikitLearn:
         assert search.best_params_["memory"] == 2
         assert search.best_estimator_.settings.schedule.epochs == search.best_params_["epochs"]
         assert search.predict(IMAGES).shape == (18,)
+
+    def test_folds_in_processes_with_a_network_of_ones_own_and_a_confusion_matrix(self) -> None:
+        net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 6))
+        mine, halves = learner(net=net, method="lwf"), KFold(2, shuffle=True, random_state=0)
+        here, there = (
+            cross_validate(mine, IMAGES, LABELS, cv=halves, n_jobs=jobs, return_estimator=True) for jobs in (1, 2)
+        )
+        assert there["test_score"].tolist() == here["test_score"].tolist()
+        for one, other in zip(here["estimator"], there["estimator"], strict=True):
+            np.testing.assert_allclose(one.predict_proba(IMAGES), other.predict_proba(IMAGES), atol=1e-5)
+        shown = ConfusionMatrixDisplay.from_estimator(here["estimator"][0], IMAGES, LABELS, ax=Figure().subplots())
+        assert shown.confusion_matrix.sum() == len(LABELS)
 
     def test_the_names_of_sklearn_are_taken_too(self) -> None:
         call: Any = learner(epochs=3)

@@ -97,6 +97,20 @@ def test_saved_in_the_middle_of_a_phase_it_wants_the_same_images_and_goes_on_to_
     assert state_bytes(again, tmp_path) == state_bytes(learned, tmp_path)
 
 
+def test_a_phase_that_goes_on_under_other_switches_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    one, _ = at("training")
+    one.save(tmp_path / "model")
+    Learner.load(tmp_path / "model").partial_fit(*digits(2, 3))
+    assert "other switches" not in caplog.text
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        Learner.load(tmp_path / "model").partial_fit(*digits(2, 3))
+    finally:
+        torch.set_num_threads(threads)
+    assert f"goes on under other switches (threads={threads} then, threads={threads + 1} now)" in caplog.text
+
+
 @pytest.mark.parametrize("more", [{}, {"autoaugment": True, "cutout": 0.5}])
 def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase(more: dict[str, Any]) -> None:
     settings: dict[str, Any] = {"net": "small", "epochs": 2, "memory": 4, "device": "cpu"}

@@ -7,13 +7,15 @@ import random
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
 from poise import Learner, UserError
+from poise.testing import check_resuming
 
 from .samples import Flat, digits, learner, memory_for, state_bytes
 
@@ -90,6 +92,34 @@ def test_a_network_of_ones_own_made_in_another_format_learns(dtype: torch.dtype)
     with default_dtype(dtype), torch.inference_mode():
         mine = learner(net=Flat(), method="lwf").partial_fit(*digits(0, 1)).partial_fit(*digits(2, 3))
         assert mine.predict_proba(digits(0)[0]).dtype == np.float32
+
+
+class Dropping(nn.Module):
+    """A network that draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, 12), nn.Dropout(0.5))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return cast("Tensor", self.layers(images))
+
+
+def test_a_network_that_draws_random_numbers_is_given_those_of_the_seed(tmp_path: Path) -> None:
+    net = Dropping()
+
+    def make(seed: int = 0) -> Learner:
+        return learner(net=net, method="lwf", seed=seed).partial_fit(*digits(0, 1))
+
+    torch.manual_seed(1)
+    before, wanted = global_state(), state_bytes(make(), tmp_path)
+    assert global_state() == before
+    torch.manual_seed(2)
+    assert state_bytes(make(), tmp_path) == wanted
+    check_resuming(make, *digits(2, 3), net=net)
+    unlike = [make(seed).model for seed in (0, 1)]
+    weights = [model.state_dict()["backbone.layers.1.weight"] for model in unlike if model is not None]
+    assert not torch.equal(*weights)
 
 
 # Global generators ----------------------------------------------------------------------------------------------------

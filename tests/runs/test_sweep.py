@@ -7,6 +7,7 @@ import json
 import pickle
 import re
 import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -371,6 +372,31 @@ def test_a_cell_that_finds_no_memory_alone_fails_in_one_line_and_goes_on_where_i
     starved()
     assert poise(*words)[0] == 0
     assert_equal(tmp_path / "runs" / cell.name, done / cell.name)
+
+
+# Stopped --------------------------------------------------------------------------------------------------------------
+
+SMALL = ("groups=[2,1]", "epochs=1", "images_per_class=32", "space={logit_kd=[0,1]}")
+STEP = "poise.training.optimiser:Optimiser:step"
+
+
+@pytest.mark.parametrize("first", ["sweep", "crossval"])
+def test_ctrl_c_is_one_line_and_the_same_command_goes_on_to_the_same_bytes(
+    first: str, driven: Callable[..., tuple[int, str]], poise: Command, tmp_path: Path
+) -> None:
+    file = written(tmp_path / "sweep.toml", SWEEP.replace('"digits/lucir", ', ""))
+    words = [first, *(("digits/lwf", *SMALL) if first == "crossval" else (str(file),)), "--lanes", "1", "--out"]
+    assert poise(*words, tmp_path / "whole")[0] == 0
+    for step in (1, 4):
+        code, printed = driven(STEP, step, signal.SIGINT, *words, str(tmp_path / "out"))
+        assert code == 130, printed
+        assert printed.splitlines()[-1].startswith("poise: interrupted; the same command continues")
+        assert "Traceback" not in printed
+    assert poise(*words, tmp_path / "out")[0] == 0
+    folders = [path.parent for path in (tmp_path / "whole").glob("*/result.json")]
+    assert len(folders) == 2
+    for folder in folders:
+        assert_equal(tmp_path / "out" / folder.name, folder)
 
 
 @pytest.mark.gpu

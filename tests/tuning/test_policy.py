@@ -10,7 +10,7 @@ import torch
 
 from poise import Learner
 from poise.actions import Action
-from poise.errors import Damaged
+from poise.errors import Damaged, UserError
 from poise.methods import make_method
 from poise.policies import POLICIES, Decided, Outcome, Policy, Preset, Tried, Wish
 from poise.tuning import Entry, PolicyTuner, Reward, TrialResult
@@ -47,6 +47,15 @@ def test_a_given_action_is_trained_with_and_nothing_is_tried() -> None:
     set_before.partial_fit(*digits([3]))
     (trained, _), (expected, _) = saved(learner), saved(set_before)
     assert all(torch.equal(trained[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [({"featur_kd": 1.0}, "did you mean 'feature_kd'"), ({"lr": 0}, "lr=0"), ({"old_rows": "thawed"}, "'trained'")],
+)
+def test_a_wrong_action_is_refused_before_anything_happens(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        small(policy="fixed").fitting(*digits([3]), action=given)
 
 
 class Moody(Policy):

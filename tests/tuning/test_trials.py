@@ -19,7 +19,7 @@ from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.settings import TrialSettings
 from poise.training import Backend, Lanes, LocalPhase, PhaseContext, Trainer
-from poise.tuning import Attempt, TrialInputs, TrialResult, Trials
+from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, tuner_kind
 from poise.tuning.environments import draw_environments
 from poise.tuning.trials import _Reached
 
@@ -303,6 +303,15 @@ class TestSeveralTrainings:
         after = tried(trials, 2)
         assert after == tried(make(), 2)
         assert (diverged.classes, diverged.images, diverged.split) == (after.classes, after.images, after.split)
+
+
+@pytest.mark.parametrize(("full", "online", "others"), [(160, 16, 16), (53, 16, 6), (30, 9, 3), (10, 3, 1), (1, 1, 1)])
+def test_a_trial_is_a_share_of_a_phase_rounded_up_and_one_of_online_16_epochs_at_most(
+    full: int, online: int, others: int
+) -> None:
+    assert tuner_kind("online").trial_settings({}).short(full) == online
+    assert tuner_kind("online").trial_settings({"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
+    assert tuner_kind("race").trial_settings({}).short(full) == others
 
 
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(make_trials: Make) -> None:
