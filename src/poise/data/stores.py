@@ -422,7 +422,7 @@ def in_a_row(sizes: Tensor, channels: int) -> tuple[Tensor, Tensor]:
 
 
 def chunks(store: PixelStore, most: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Where pieces of a store start and stop that are small enough to be held in memory: of so many bytes at most."""
+    """Where pieces of a store start and stop, each of at most `most` bytes, so that it can be held in memory."""
     step = max(1, most * len(store) // max(store.nbytes, 1))
     return ((start, min(start + step, len(store))) for start in range(0, len(store), step))
 

@@ -17,7 +17,7 @@ from poise.data.stores import PixelStore
 
 log = logging.getLogger(__name__)
 
-#: For at most so many images a small network is chosen.
+#: The most images for which a small network is chosen.
 FEW_IMAGES: Final = 20_000
 #: Up to this side an image counts as tiny, such as a digit of 8 pixels.
 TINY: Final = 12
@@ -25,7 +25,7 @@ WIDE_FROM: Final = 200  # tiny images, from which on the small network has twice
 
 
 def suitable_net(side: int, images: int | None = None) -> str:
-    """The backbone for images whose shorter side has this many pixels, and for so many of them if that is known.
+    """The backbone for images with that many pixels on their shorter side, and for their number if that is known.
 
     Where only a few pixels are looked at, twice as many channels cost little, and pay once there are some images.
 
