@@ -141,14 +141,14 @@ class Model(nn.Module):
         below, no_head = part in ("all", "backbone"), part in ("backbone", "fusion")
         for name, parameter in self.backbone.named_parameters():
             parameter.requires_grad_(below and backbone and name not in self._frozen)
+        for share in self._fusion:
+            share.requires_grad_(part == "fusion")
         self.extras.requires_grad_(below)
         self._shows_extras = below
         self.head.requires_grad_(not no_head)
         self.head.freeze_old(no_head or not old_rows)
         if self.head.scale is not None and part == "rows":
             self.head.scale.requires_grad_(False)
-        for share in self._fusion:
-            share.requires_grad_(part == "fusion")
 
     @property
     def frozen(self) -> tuple[list[str], list[str]]:

@@ -46,7 +46,7 @@ class Backend:
 
     def broadcast(self, value: T) -> T:
         """The value; on several ranks, that of the first one."""
-        return self.world.broadcast(lambda: value)
+        return self.world.all_gather(value)[0]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -59,8 +59,8 @@ class Backend:
 
         No weight that was cast is kept: inside an autocast of the caller's, torch would keep it for all steps.
         """
-        bf16 = self.precision == "bf16"
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=bf16, cache_enabled=False)
+        low = self.dtype is torch.bfloat16
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=low, cache_enabled=False)
 
     @contextmanager
     def active(self) -> Iterator[None]:

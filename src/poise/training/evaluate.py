@@ -69,8 +69,8 @@ class Evaluator:
             features[start : start + len(part)] = output.features[: len(part)]
             logits[start : start + len(part)] = output.logits[: len(part)]
         model.train(training)
-        world.complete_(features, size)  # each rank has its own rows: all of them, in the order of one process
-        world.complete_(logits, size)
+        for rows in (features, logits) if world.joined else ():  # each rank has its own: all, in one process's order
+            world.complete_(rows, size)
         return Extracted(features, logits)
 
     def class_means(self, model: Model, exemplars: ImageSet, classes: int) -> Tensor:

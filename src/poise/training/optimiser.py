@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -104,27 +105,25 @@ class Optimiser:
     ) -> None:
         self._on_gpu, self._adam = device.type == "cuda", schedule.optimiser == "adamw"
         self._momentum = schedule.momentum
+        self._keys = ("step", "exp_avg", "exp_avg_sq") if self._adam else ("momentum_buffer",) * bool(self._momentum)
         self._decay = schedule.weight_decay if weight_decay is None else weight_decay
         self.ratios: Mapping[str, float] = {}
-        part_of = {id(each): part for part, others in parts.items() for each in others}
-        members: dict[str, list[nn.Parameter]] = {part: [] for part in ("", *parts)}
+        part_of, members = dict[int, str](), defaultdict[str, list[nn.Parameter]](list)
+        for part, others in parts.items():
+            part_of.update(dict.fromkeys(map(id, others), part))
         self.state: dict[nn.Parameter, dict[str, Tensor]] = {}
         for parameter in parameters:
             if not parameter.requires_grad:
                 continue
             members[part_of.get(id(parameter), "")].append(parameter)
             kept = self.state[parameter] = {}
-            if self._adam:
-                kept["step"] = torch.zeros((), dtype=torch.float32, device=parameter.device)
-                kept["exp_avg"] = torch.zeros_like(parameter, requires_grad=False)
-                kept["exp_avg_sq"] = torch.zeros_like(parameter, requires_grad=False)
-            elif self._momentum:
-                kept["momentum_buffer"] = torch.zeros_like(parameter, requires_grad=False)
+            for key in self._keys:
+                like = torch.empty((), dtype=torch.float32, device=parameter.device) if key == "step" else parameter
+                kept[key] = torch.zeros_like(like, requires_grad=False)
         self.param_groups: list[dict[str, Any]] = []
         for part, found in members.items():
-            if found:
-                rate = torch.tensor(lr, dtype=torch.float32, device=device) if self._on_gpu else lr
-                self.param_groups.append({"params": found, "part": part, "lr": rate})
+            rate = torch.tensor(lr, dtype=torch.float32, device=device) if self._on_gpu else lr
+            self.param_groups.append({"params": found, "part": part, "lr": rate})
 
     def set_rate(self, rate: float) -> None:
         """Set the learning rate, in place where it lives on a device; of some parts to a multiple of it."""
@@ -147,28 +146,15 @@ class Optimiser:
         for group in self.param_groups:
             trained = [parameter for parameter in group["params"] if parameter.grad is not None]
             gradients: list[Tensor] = [parameter.grad for parameter in trained]
-            kept = [self.state[parameter] for parameter in trained]
+            kept: dict[str, Any] = {key: [self.state[each][key] for each in trained] for key in self._keys}
             common: dict[str, Any] = {"lr": group["lr"], "weight_decay": self._decay, "maximize": False}
             if self._adam:
-                adamw(
-                    trained,
-                    gradients,
-                    [each["exp_avg"] for each in kept],
-                    [each["exp_avg_sq"] for each in kept],
-                    [],
-                    [each["step"] for each in kept],
-                    fused=True,
-                    capturable=self._on_gpu,
-                    amsgrad=False,
-                    beta1=self._momentum,
-                    beta2=0.999,
-                    eps=1e-8,
-                    **common,
-                )
+                moments = kept["exp_avg"], kept["exp_avg_sq"]
+                common |= {"beta1": self._momentum, "beta2": 0.999, "eps": 1e-8, "amsgrad": False}
+                adamw(trained, gradients, *moments, [], kept["step"], fused=True, capturable=self._on_gpu, **common)
             else:
-                momentum: list[Any] = [each["momentum_buffer"] for each in kept] if self._momentum else []
                 common |= {"momentum": self._momentum, "dampening": 0.0, "nesterov": False}
-                sgd(trained, gradients, momentum, fused=self._on_gpu, **common)
+                sgd(trained, gradients, kept.get("momentum_buffer", []), fused=self._on_gpu, **common)
 
     def tensors(self) -> list[Tensor]:
         """All that it keeps besides the parameters."""

@@ -115,12 +115,12 @@ class World:
         """Which of `count` things, one after the other, are a rank's: from where up to where."""
         return rank * count // self.size, (rank + 1) * count // self.size
 
-    # What is exchanged ------------------------------------------------------------------------------------------
+    # What is exchanged; `equalise_` and `complete_` only where ranks have joined ----------------------------------
 
     @torch.no_grad()
     def equalise_(self, models: Iterable[Model]) -> None:
         """Take over the values of rank 0's models that a training may change, in place."""
-        for model in models if self.joined else ():
+        for model in models:
             for value in filter(Tensor.numel, model.changing().values()):
                 held = value.detach().contiguous()
                 with _exchanging():
@@ -129,7 +129,7 @@ class World:
 
     def complete_(self, rows: Tensor, size: int) -> None:
         """Fill in the rows that other ranks computed: of the pieces of `size` rows, each rank had its `stretch`."""
-        for rank in range(self.size) if self.joined else ():
+        for rank in range(self.size):
             first, last = self.stretch(-(-len(rows) // size), rank)
             if first < last:
                 with _exchanging():

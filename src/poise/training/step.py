@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import starmap
+from operator import itemgetter
 
 import torch
 from torch import Tensor, nn
@@ -175,7 +176,7 @@ class Runner:
         feed, world, crops = self.feed, self.step.context.backend.world, draws.crops(self.feed.store.shape[1:])
         draws = draws.to(feed.device)
         parts = list(starmap(world.part_of, self.bounds))
-        batches = feed.batches(order, [(part.start, part.stop) for part in parts], crops)
+        batches = feed.batches(order, list(map(itemgetter(0, 1), parts)), crops)
         for bounds, part, (pixels, labels) in zip(self.bounds, parts, batches, strict=True):
             whole = labels
             if part[:2] != bounds:

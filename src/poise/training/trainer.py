@@ -169,7 +169,8 @@ class Trainer:
             raise Diverged(TOO_LARGE) from error
         if not _is_finite(self.model):
             raise Diverged(TOO_LARGE)
-        context.backend.world.equalise_(self.students.values())  # what the first rank computed counts
+        if context.backend.world.joined:  # what the first rank computed counts
+            context.backend.world.equalise_(self.students.values())
 
     def _mean_values(self, record: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
         """The mean loss and terms of an epoch; raises `Diverged` at the first bad step."""
@@ -210,7 +211,8 @@ class Trainer:
         if stage.after is not None:  # before the stage's own, so that its parameters are trainable in the end
             self._runners[AFTER] = self._prepare_runner(stage.after, AFTER)
         self._runners[""] = self._prepare_runner(stage, "")
-        self.context.backend.world.equalise_(self.students.values())
+        if self.context.backend.world.joined:
+            self.context.backend.world.equalise_(self.students.values())
         return self._runners[""]
 
     def _make_student(self, name: str) -> None:
