@@ -13,7 +13,7 @@ from poise.actions import Action
 from poise.data import ImageSet
 from poise.methods import FOSTER, Growth
 from poise.nets import Concatenated, Model, ResNet
-from poise.training import EpochDone
+from poise.training import EpochDone, Schedule
 
 from .conftest import SETTINGS, learned
 
@@ -58,7 +58,7 @@ def test_the_schedules_are_those_of_the_released_code() -> None:
     (first,), (boosting, compression) = (FOSTER().stages(growth) for growth in (Growth(0, 50), Growth(50, 10)))
     assert [stage.epochs(170) for stage in (first, boosting, compression)] == [200, 170, 130]
     for stage in (first, boosting, compression):
-        assert [round(stage.rate(epoch, 100, 0.1), 6) for epoch in (0, 50)] == [0.1, 0.05]
+        assert [round(Schedule().rate(stage, epoch, 100, 0.1), 6) for epoch in (0, 50)] == [0.1, 0.05]
     assert (boosting.weight_decay, compression.weight_decay) == (None, 0)
 
 

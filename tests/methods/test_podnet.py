@@ -11,6 +11,7 @@ from torch.nn.functional import normalize
 from poise import losses
 from poise.methods import Growth, GrowthInputs, PODNet
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
+from poise.training import Schedule
 
 GROWTH = Growth(old=3, new=2)
 
@@ -85,4 +86,4 @@ class TestGrowth:
 def test_fine_tuning_takes_20_of_160_epochs_at_a_constant_rate() -> None:
     tuning = PODNet.balancing
     assert tuning.epochs(160) == 20
-    assert {tuning.rate(epoch, 20, tuning.lr or 0) for epoch in range(20)} == {0.05}
+    assert {Schedule().rate(tuning, epoch, 20, 0.1) for epoch in range(20)} == {0.05}

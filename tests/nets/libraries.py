@@ -79,7 +79,7 @@ class VisionTransformer(nn.Module):
 
     def __init__(self, pooler: nn.Module | None = None, *, class_token: bool = True) -> None:
         super().__init__()
-        self.config = SimpleNamespace(hidden_size=4, image_size=64, num_channels=3, _name_or_path="some/vit")
+        self.config = SimpleNamespace(image_size=64, num_channels=3)
         self.stem, self.pooler, self.class_token = Stem(), pooler, class_token
 
     def forward(self, pixel_values: Tensor) -> SimpleNamespace:
@@ -112,22 +112,7 @@ class Tower(nn.Module):
         return maps.mean(dim=(2, 3)), maps.flatten(2).transpose(1, 2)
 
 
-class Clip(nn.Module):
-    """A model of open_clip: two towers."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.visual, self.transformer = Tower(), nn.Linear(512, 512)
-
-
-for library, kinds in {
-    "timm": (TimmNet,),
-    "torchvision": (TorchvisionNet,),
-    "transformers": (VisionTransformer,),
-    "open_clip": (Clip,),
-}.items():
-    for kind in kinds:
-        kind.__module__ = f"{library}.models"
+TimmNet.__module__, TorchvisionNet.__module__ = "timm.models", "torchvision.models"
 
 
 def modules() -> dict[str, ModuleType]:
@@ -144,20 +129,15 @@ def modules() -> dict[str, ModuleType]:
         calls.append(weights)
         return TorchvisionNet("fc", nn.Linear(4, 10))
 
-    def transformer(name: str) -> nn.Module:
-        net = VisionTransformer()
-        net.config._name_or_path = name
-        return net
-
     parts: dict[str, dict[str, Any]] = {
         "timm": {"create_model": create},
         "torchvision": {},
         "torchvision.models": {"get_model": get_model, "get_model_weights": lambda name: Weights},
         "transformers": {
-            "AutoModel": SimpleNamespace(from_pretrained=transformer),
+            "AutoModel": SimpleNamespace(from_pretrained=lambda name: VisionTransformer()),
             "AutoImageProcessor": SimpleNamespace(from_pretrained=lambda name: ImageProcessor()),
         },
-        "open_clip": {"create_model": lambda name, pretrained=None: Clip()},
+        "open_clip": {"create_model": lambda name, pretrained=None: SimpleNamespace(visual=Tower())},
     }
     made = {name: ModuleType(name) for name in parts}
     for name, module in made.items():

@@ -87,25 +87,6 @@ class TestInAModel:
         assert not [name for name in model.changing() if ".frozen." in name]
         assert model.frozen[1] == ["frozen.0", "frozen.1"]
 
-    def test_a_copy_may_own_what_was_frozen_last_and_take_over_that_of_another(self) -> None:
-        model = expanded(expanded(model_of(trained_net())))
-        own, other = model.copy(owns_fresh=True), copy.deepcopy(model)
-        for each in (own.backbone, other.backbone, model.backbone):
-            assert isinstance(each, Concatenated)
-        assert own.backbone.frozen[0] is model.backbone.frozen[0]  # type: ignore[index]
-        assert own.backbone.frozen[1] is not model.backbone.frozen[1]  # type: ignore[index]
-        as_if_moved(other.backbone.frozen[1])  # type: ignore[index, arg-type]
-        before = copy.deepcopy(model.state_dict())
-        own.load_fresh(other)
-        torch.testing.assert_close(own.eval()(images()).features, other.eval()(images()).features, rtol=0, atol=0)
-        assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
-
-
-def as_if_moved(frozen: Frozen) -> None:
-    with torch.no_grad():
-        for value in frozen.parameters():
-            value.add_(0.1 * torch.randn(value.shape, generator=generator(9)))
-
 
 class TestInAnotherFormat:
     def low(self, frozen: Frozen) -> Tensor:

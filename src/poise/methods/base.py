@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -150,17 +149,6 @@ class Stage:
             return replace(self, share=0.0, after=None)
         missing = self.after is not None and not model.has(self.after.trains)
         return replace(self, after=None) if missing else self
-
-    def rate(self, epoch: int, epochs: int, start: float) -> float:
-        """The learning rate in `epoch` (from 0) of `epochs`.
-
-        >>> [Stage().rate(e, 160, 0.1) for e in (0, 79, 80, 119)]
-        [0.1, 0.1, 0.010000000000000002, 0.010000000000000002]
-        """
-        passed = sum(epoch >= ceiling(share * epochs) for share in self.milestones)
-        wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if self.cosine else 1.0
-        rise = min(1.0, (epoch + 1) / ceiling(self.warmup * epochs)) if self.warmup else 1.0
-        return float(start * 0.1**passed * wave * rise)
 
 
 def online_space(*grids: Grid, favourite: Mapping[str, AxisValue] | None = None) -> Mapping[str, Named]:

@@ -234,24 +234,10 @@ class _Normalised(torch.autograd.Function):
         y = torch.empty_like(x)
         _sum_forward[(groups,)](x, running_mean, sums, count, groups, width, rows // 2)
         sums, groups = _few_sums(sums, groups, width, centred=True)
+        moved, numbers = (statistics, running_mean, running_variance), (count, eps, momentum)
+        images, flags = (x, x if shortcut is None else shortcut, y), (int(shortcut is not None), int(relu))
         _apply_forward[(triton.cdiv(count, rows),)](
-            x,
-            x if shortcut is None else shortcut,
-            y,
-            sums,
-            weight,
-            bias,
-            statistics,
-            running_mean,
-            running_variance,
-            count,
-            eps,
-            momentum,
-            int(shortcut is not None),
-            int(relu),
-            groups,
-            width,
-            rows,
+            *images, sums, weight, bias, *moved, *numbers, *flags, groups, width, rows
         )
         context.adds, context.relu = shortcut is not None, relu
         context.save_for_backward(x, y if relu and shortcut is not None else None, weight, bias, statistics)
@@ -416,23 +402,10 @@ def _convolution(
     batch, width, height, length = x.shape
     y, count = torch.empty_like(x), batch * height * length
     rows = ROWS[width]
-    _convolve[(triton.cdiv(count, rows),)](
-        x,
-        weight,
-        weight if bias is None else bias,
-        x if shortcut is None else shortcut,
-        y,
-        count,
-        int(mirrored),
-        int(bias is not None),
-        int(shortcut is not None),
-        int(relu),
-        height,
-        length,
-        width,
-        rows,
-        num_warps=WARPS[width],
-    )
+    tensors = x, weight, weight if bias is None else bias, x if shortcut is None else shortcut, y
+    flags = int(mirrored), int(bias is not None), int(shortcut is not None), int(relu)
+    sizes = height, length, width, rows
+    _convolve[(triton.cdiv(count, rows),)](*tensors, count, *flags, *sizes, num_warps=WARPS[width])
     return y
 
 

@@ -54,11 +54,13 @@ class Evaluator:
         device, on_gpu = self.backend.device, self.backend.device.type == "cuda"
         size = batch_size(*store.shape[1:], on_gpu=on_gpu)
         world, starts = self.backend.world, range(0, len(store), size)
+        if world.joined:  # each rank has its own
+            starts = starts[slice(*world.stretch(len(starts), world.rank))]
         training = model.training
         model.eval()
         features = torch.empty(len(store), model.head.width, dtype=torch.float32, device=device)
         logits = torch.empty(len(store), model.head.classes, dtype=torch.float32, device=device)
-        for start in starts[slice(*world.stretch(len(starts), world.rank))]:
+        for start in starts:
             part = store.part(start, start + size).to(device)
             if mirrored:
                 part = part.flip(-1)
@@ -69,7 +71,7 @@ class Evaluator:
             features[start : start + len(part)] = output.features[: len(part)]
             logits[start : start + len(part)] = output.logits[: len(part)]
         model.train(training)
-        for rows in (features, logits) if world.joined else ():  # each rank has its own: all, in one process's order
+        for rows in (features, logits) if world.joined else ():  # all of them, in the order of one process
             world.complete_(rows, size)
         return Extracted(features, logits)
 

@@ -58,15 +58,19 @@ class Schedule(ScheduleKeys):
     def rate(self, stage: Stage, epoch: int, epochs: int, lr: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs` of a stage, which starts at `lr` or at its own.
 
+        >>> [round(Schedule().rate(Stage(), epoch, 160, 0.1), 3) for epoch in (0, 79, 80, 119, 120)]
+        [0.1, 0.1, 0.01, 0.01, 0.001]
         >>> rates = Schedule(decay="cosine", warmup=0.2)
         >>> [round(rates.rate(Stage(), epoch, 10, 1.0), 2) for epoch in (0, 1, 2, 9)]
         [0.33, 0.65, 0.9, 0.02]
         """
-        if self.decay == "cosine":
-            stage = replace(stage, milestones=(), cosine=True)
-        rising = ceiling(self.warmup * epochs)
+        always = self.decay == "cosine"  # and then without milestones
+        passed = sum(epoch >= ceiling(share * epochs) for share in stage.milestones if not always)
+        wave = (1 + math.cos(math.pi * epoch / epochs)) / 2 if always or stage.cosine else 1.0
+        rise = min(1.0, (epoch + 1) / ceiling(stage.warmup * epochs)) if stage.warmup else 1.0
         start = lr if stage.lr is None else stage.lr
-        return stage.rate(epoch, epochs, start) * min(1.0, (epoch + 1) / (rising + 1))
+        rising = ceiling(self.warmup * epochs)
+        return float(start * 0.1**passed * wave * rise) * min(1.0, (epoch + 1) / (rising + 1))
 
 
 class Optimiser:

@@ -261,7 +261,7 @@ class Trainer:
 
         In a captured step old rows are always trained, where they are frozen with a rate of 0.
         """
-        old_rows = self.context.trains_old_rows(self.action) or stage.trains != "all" or self.captures
+        old_rows = self.captures or stage.trains != "all" or self.context.trains_old_rows(self.action)
         learns = self.action.backbone_rate > 0  # if not at all, its statistics stay as they are, too
         student = self.students[stage.student].train()
         student.train_only(stage.trains, old_rows=old_rows, backbone=learns)
