@@ -16,7 +16,6 @@ from poise.training.context import (
 )
 from poise.training.device import (
     Backend,
-    Switches,
     changed_switches,
     make_backend,
     read_switches,
@@ -72,7 +71,6 @@ __all__ = [
     "Progress",
     "Schedule",
     "StageDone",
-    "Switches",
     "Trainer",
     "TrialDone",
     "TuningDone",

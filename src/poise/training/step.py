@@ -106,8 +106,9 @@ class Step:
         stage: Stage,
     ) -> None:
         self.context, self.model, self.teacher, self.stage, self.optimiser = context, model, teacher, stage, optimiser
-        device = context.backend.device
-        self.weights = {name: torch.zeros((), dtype=FULL, device=device) for name in action if is_weight(name)}
+        self.weights = dict[str, Tensor]()
+        for name in filter(is_weight, action):
+            self.weights[name] = torch.zeros((), dtype=FULL, device=context.backend.device)
         self.objective = Objective(context.method.configured_for(action), stage, context.growth, self.weights)
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step

@@ -63,8 +63,9 @@ class Trainer:
         self._kept = kept or StepCache(model, teacher, feed)
         method, growth = context.method, context.growth
         balancing = action.balance == "finetune" and growth.old > 0
-        stages = (*method.stages(growth), *((method.balancing,) if balancing else ()))
-        self.stages = [self.schedule.apply_to(stage).without_missing(model) for stage in stages]
+        self.stages = list[Stage]()
+        for stage in (*method.stages(growth), *((method.balancing,) if balancing else ())):
+            self.stages.append(self.schedule.apply_to(stage).without_missing(model))
         self.stage = self.epoch = 0
         self._part = 0.0  # of the present epoch that is done
         self._picks: Tensor | None = None  # the images that the present stage selected
