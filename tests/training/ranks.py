@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from poise import Learner
 from poise.data import Augmentation
 from poise.runs import Follower, Run, RunFolder, load_recipe, make_plan
-from poise.training import ALONE, World, join_world, leave_world
-from poise.training.ranks import joined_worlds
+from poise.training import ALONE, World, join_world
+from poise.training.ranks import joined_worlds, leave_world
 
 RUN = (
     *("groups=[3,2]", "epochs=2", "batch=60", "device=cpu", "images_per_class=50"),

@@ -20,8 +20,9 @@ from torch._C._distributed_c10d import HashStore
 from poise import Learner
 from poise.data import ImageSet
 from poise.errors import UserError
-from poise.training import World, give_back, join_world, leave_world
-from poise.training.ranks import Reduction
+from poise.training import World, join_world
+from poise.training.lanes import give_back
+from poise.training.ranks import Reduction, leave_world
 
 from .ranks import CASES, RUN
 

@@ -41,11 +41,10 @@ from poise.training.lanes import (
     Lanes,
     WaitingExecutor,
     Work,
-    give_back,
     worthwhile_lanes,
 )
 from poise.training.optimiser import Schedule
-from poise.training.ranks import ALONE, World, current_world, join_world, leave_world
+from poise.training.ranks import ALONE, World, current_world, join_world
 from poise.training.trainer import Trainer
 
 __all__ = [
@@ -81,10 +80,8 @@ __all__ = [
     "changed_switches",
     "current_world",
     "features_suffice",
-    "give_back",
     "join_world",
     "keep_memory",
-    "leave_world",
     "make_backend",
     "measure_means",
     "read_switches",
