@@ -1,7 +1,7 @@
 """Own images, right out of the box: `Learner()` on small real image sets against a well-trained plain PyTorch loop.
 
 The loop replays old images in a small CNN, with the batch, epochs, rates, augmentation and adjustment for class counts
-of `Learner(policy="fixed")`; `loop-long` has the epochs of the default, which are twice as many.
+of `Learner()` from scratch; `loop-long` has twice as many epochs.
 
     POISE_DATA=FOLDER python benchmarks/own_images.py --out FILE.jsonl [--set showing] [--jobs 2] [--seeds 1]
     python benchmarks/own_images.py --table FILE.jsonl
