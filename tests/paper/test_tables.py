@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,20 @@ TOOL = runpy.run_path(str(PAPER / "tables.py"))
 
 def test_the_pages_are_what_the_files_say(capsys: pytest.CaptureFixture[str]) -> None:
     assert TOOL["main"](["--check"]) == 0, capsys.readouterr().out
+
+
+def test_the_figures_are_what_the_files_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(PAPER)
+    monkeypatch.setattr(sys, "argv", ["draw.py", "--out", str(tmp_path)])
+    runpy.run_path(str(PAPER / "draw.py"), run_name="__main__")
+    drawn = sorted(tmp_path.iterdir())
+    assert [path.name for path in drawn] == ["figure-1.svg", "figure-5.svg"]
+    for path in drawn:
+        shown, kept = (
+            re.findall(r"<(?:text|title)[^>]*>([^<]*)<", file.read_text(encoding="utf-8"))
+            for file in (path, PAPER / "figures" / path.name)
+        )
+        assert shown == kept, "python paper/draw.py"
 
 
 def test_every_kept_run_says_its_command_commit_and_machine() -> None:
