@@ -289,7 +289,8 @@ def test_a_network_that_the_method_cannot_use_is_refused(tmp_path: Path) -> None
     words = [f"net={file}:make", "epochs=1", "policy=fixed"]
     refused = make_plan("digits/podnet", load_recipe("digits/podnet", words))
     with pytest.raises(UserError, match="podnet compares maps, but your net returns none"):
-        Run(refused, RunFolder(tmp_path / "refused")).start()
+        Run(refused, RunFolder(tmp_path / "run")).start()
+    assert not (tmp_path / "run").exists()
     learned = make_plan("digits/lucir", load_recipe("digits/lucir", [*words, "groups=[2,2]"]))
     assert Run(learned, RunFolder(tmp_path / "run")).start()["phases"] == 2
 

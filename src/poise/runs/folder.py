@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -213,6 +213,14 @@ class RunFolder:
             f"no checkpoint in {self.checkpoints} is intact ({names}): {first}; restore one from a copy, or start from "
             f"the beginning with 'poise resume {self.path} --restart'"
         )
+
+    def forget(self) -> None:
+        """Remove what was written of a run that was refused at its first step; what else lies there stays."""
+        for path in (self.recipe, self.machine, self.journal.path, self.path / "lock"):
+            path.unlink(missing_ok=True)
+        with suppress(OSError):  # there is something else in it
+            self.checkpoints.rmdir()
+            self.path.rmdir()
 
     def discard(self) -> None:
         """Remove all checkpoints, and empty the journal: the run starts from the beginning."""

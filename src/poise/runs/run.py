@@ -99,7 +99,12 @@ class Run:
                     how = f"finished: {result}; give another folder" if state == "finished" else begun
                     raise UserError(f"{path} holds this run, {how}")
                 self._describe(*prepared)
-            yield from self._run_phases(*prepared)
+            try:
+                yield from self._run_phases(*prepared)
+            except UserError:  # what only the first step shows, such as a network whose maps a method misses
+                if self.world.leads and not self.folder.checkpoint_files():
+                    self.folder.forget()
+                raise
 
     def resuming(self) -> Running:
         """`resume` as a generator."""
