@@ -129,10 +129,10 @@ class PhaseDisplay(Display):
         """Show what happened."""
         while self._opening:
             self.say(self._opening.pop(0))
-        for line in _lines_of(event, self._phases):
+        line, words = _describe(event, self._phases)
+        if line:
             self.say(line)
         self.tally.note(event)
-        words = _words_of(event)
         if self.is_live:
             words = f"phase {event.phase}, {words}" if words else f"phase {event.phase}"
         self.show("", words, self.tally.done, self.tally.of)
@@ -176,34 +176,29 @@ class SweepDisplay(Display):
 # In words -------------------------------------------------------------------------------------------------------------
 
 
-def _lines_of(event: Event, phases: int | None) -> list[str]:
-    """What is always said, in a line of its own."""
+def _describe(event: Event, phases: int | None) -> tuple[str, str]:
+    """What is said in a line of its own, and what is under way or was just found, for the bar; both may be empty."""
+    line, words = "", ""
     match event:
         case events.DefaultsChosen():
-            return [event.line]
+            line = event.line
         case events.PhaseStarted():
             kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
             new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
             known = f" of 0–{phases - 1}" if phases is not None else ""
             images = f"{event.new_images} images{kept}"
-            return [f"phase {event.phase}{known}: {new} ({event.classes} in all), {images}"]
+            line = f"phase {event.phase}{known}: {new} ({event.classes} in all), {images}"
         case events.ActionDecided():
             # In the first phase nothing is distilled, and there are no old classes.
             old = {name for name in event.action if is_weight(name) or name in ("old_rows", "balance")}
             told = {name: value for name, value in event.action.items() if event.phase or name not in old}
-            return [f"  action: {Action(**told)}"]
-    return []
-
-
-def _words_of(event: Event) -> str:
-    """What is under way, or was just found."""
-    match event:
+            line = f"  action: {Action(**told)}"
         case Progress():
-            return event.detail
+            words = event.detail
         case events.TrialDone():
             judged = event.trial.get("purpose") == "classifier"
             name = "classifiers judged" if judged else f"trial {event.trial['id'] + 1}: {Action(**event.action)}"
-            return f"{name}, reward {event.reward:.3f}"
+            words = f"{name}, reward {event.reward:.3f}"
         case events.EpochDone():
-            return f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
-    return ""
+            words = f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
+    return line, words

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from poise import Learner
-from poise.runs import Run, RunFolder, load_recipe, make_plan, reopen
+from poise.runs import Run, RunFolder, load_recipe, make_plan
 
 from .samples import TINY, Command, Done, pictures
 
@@ -93,19 +93,6 @@ def test_a_damaged_file_of_a_run_is_named(
     assert name in one_line(poise("resume", copied))
 
 
-def test_a_damaged_checkpoint_costs_no_more_than_what_came_after_the_one_before(
-    copied: Path, poise: Command, caplog: pytest.LogCaptureFixture
-) -> None:
-    *_, newest = sorted((copied / "checkpoints").iterdir())
-    garble(newest)
-    done = poise("resume", copied)
-    assert done.code == 0, done.err
-    assert f"{newest} is damaged" in caplog.text
-    whole = Path("whole")
-    Run(reopen(copied)[1], RunFolder(whole)).start()
-    assert (copied / "journal.jsonl").read_bytes() == (whole / "journal.jsonl").read_bytes()
-
-
 def test_a_damaged_start_result_or_registry_is_named(copied: Path, poise: Command, tmp_path: Path) -> None:
     cut(copied / "phase-0.safetensors")
     assert "phase-0.safetensors" in one_line(poise("run", *TINY, "start=run", "--out", "other"))
@@ -153,13 +140,3 @@ def test_hostile_names_go_through_every_command_and_are_printed_harmlessly(poise
         assert done.code == 0, done.err
         assert not acting(done.out + done.err)
     assert "<script>alert(1)" not in Path("page/index.html").read_text(encoding="utf-8")
-
-
-def test_bad_files_among_good_ones_are_named_and_the_others_predicted(stopped: Path, poise: Command) -> None:
-    folder = pictures(Path("pets"), "cat", 3)
-    (folder / "cat" / "link.png").symlink_to("nowhere.png")
-    cut(folder / "cat" / "2.png")
-    done = poise("predict", stopped / "model", folder)
-    assert (done.code, done.out.count("\n")) == (0, 2)
-    assert "not read: image pets/cat/link.png cannot be read" in done.err
-    assert "not read: image pets/cat/2.png cannot be decoded" in done.err

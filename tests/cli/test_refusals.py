@@ -86,6 +86,8 @@ MISTAKES = [
     ([*RUN, "policy=crossval"], "'poise crossval recipe"),
     ([*RUN, "data=digit"], "did you mean 'digits'?"),
     ([*RUN, "device=cuda:99"], "use cpu or auto"),
+    ([*RUN, "device=meta"], "device"),
+    ([*RUN, "precision=tf32"], "tf32"),
     ([*RUN, "seed=1\nepochs=3"], "on one line"),
     ([*RUN, "a." * 3000 + "b=1"], "at most 4 parts"),
     # Values of keys

@@ -54,17 +54,6 @@ def learning(place: Path, *more: str) -> subprocess.Popen[str]:
     return process
 
 
-def test_learning_writes_a_checkpoint_and_leaves_with_the_code_of_the_signal(tmp_path: Path) -> None:
-    process = learning(tmp_path)
-    process.send_signal(signal.SIGTERM)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 128 + signal.SIGTERM
-    assert said.splitlines()[-1] == "poise: interrupted; the same command continues, with --restart it begins again"
-    assert "Traceback" not in said
-    assert (tmp_path / "model.pending").exists()
-    assert not (tmp_path / "model").exists()
-
-
 def test_ctrl_c_again_and_again_says_something_and_is_no_traceback(tmp_path: Path) -> None:
     process = learning(tmp_path)
     deadline = time.monotonic() + 60

@@ -10,8 +10,7 @@ import struct
 import subprocess
 import sys
 import termios
-
-import pytest
+from pathlib import Path
 
 from poise.modelfile import Lesson, ModelFile
 
@@ -45,18 +44,12 @@ def seen_on_a_terminal(*words: str) -> list[str]:
     return [ESCAPE.sub("", line).rstrip() for line in re.split(r"[\r\n]+", drawn.decode())]
 
 
-@pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """What `poise learn` draws in a second phase in which actions are tried."""
-    place = tmp_path_factory.mktemp("terminal")
-    first = pictures(place / "first", "cat dog")
-    second = pictures(place / "second", "eel fox", first=50)
+def test_the_bar_of_a_phase_in_which_actions_are_tried(tmp_path: Path) -> None:
+    first = pictures(tmp_path / "first", "cat dog")
+    second = pictures(tmp_path / "second", "eel fox", first=50)
     small: dict[str, int | str] = {"epochs": 4, "batch": 4, "memory": 3, "image_size": 8, "policy": "online"}
-    ModelFile(place / "model").teach(Lesson(first, small))
-    return seen_on_a_terminal("learn", str(place / "model"), str(second))
-
-
-def test_the_bar_is_whole_at_80_columns(drawn: list[str]) -> None:
+    ModelFile(tmp_path / "model").teach(Lesson(first, small))
+    drawn = seen_on_a_terminal("learn", str(tmp_path / "model"), str(second))
     bars = [line for line in drawn if re.search(r" \d+ %", line) and "━" in line]
     assert len(bars) > 3
     for bar in bars:
@@ -64,13 +57,9 @@ def test_the_bar_is_whole_at_80_columns(drawn: list[str]) -> None:
         assert bar.startswith("phase 1"), bar
     assert any(re.search(r"[\d,]+ images/s \d\d:\d\d$", bar) for bar in bars)
 
-
-def test_a_warning_stands_above_the_bar_and_not_in_it(drawn: list[str]) -> None:
     (line,) = (line for line in drawn if "training steps" in line)
-    assert line.startswith("poise: epochs=4 makes only 16 training steps")
+    assert line.startswith("poise: epochs=4 makes only 16 training steps"), "a warning stands above the bar"
 
-
-def test_trials_are_counted_and_so_is_their_time(drawn: list[str]) -> None:
     trials = [line for line in drawn if "trial" in line and "━" in line]
     found = [re.search(r"trial (\d+) of (\d+)", line) for line in trials]
     numbers = [(int(each[1]), int(each[2])) for each in found if each]

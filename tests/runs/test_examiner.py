@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from poise import Learner
 from poise.data import ImageSet, PixelStore, Stream, make_stream
-from poise.data.sources import ArraySource, DigitsSource, Source
+from poise.data.sources import DigitsSource, Source
 from poise.errors import UserError
 from poise.runs import Exam, Examiner, Plan, Run, RunFolder, make_recipe, split_for_development
 from poise.runs.examiner import accuracy_matrix, average_forgetting, backward_transfer
@@ -145,19 +144,3 @@ def test_a_development_run_never_reads_the_test_images(tmp_path: Path) -> None:
     assert [one.images for one in job.findings.exams] == [[50, 50], [50, 50, 50]]
     with pytest.raises(AssertionError, match="were read"):
         run(Sealed(), tmp_path / "test")
-
-
-@pytest.mark.parametrize("words", [(), ("action.classifier=auto", "memory.per_class=8", "memory.reserve=3")])
-def test_other_test_images_give_the_same_learner(
-    words: tuple[str, ...], tmp_path: Path, outcome: Callable[[Path], tuple[object, bytes, bytes]]
-) -> None:
-    train, test = DigitsSource().train(), DigitsSource().test()
-    noise = torch.from_numpy(np.random.default_rng(0).integers(0, 256, tuple(test.pixels.shape), dtype=np.uint8))
-    accuracies = []
-    for name, pixels in (("digits", test.pixels), ("noise", noise)):
-        arrays = (train.pixels, train.labels, pixels, test.labels)
-        job = run(ArraySource(*arrays), tmp_path / name, *words)
-        accuracies.append([one.accuracy() for one in job.findings.exams])
-    (_, _, model), (_, _, other) = (outcome(tmp_path / name) for name in ("digits", "noise"))
-    assert model == other
-    assert accuracies[0] != accuracies[1]

@@ -340,7 +340,7 @@ def test_rewards_and_models_do_not_depend_on_the_exam(tmp_path: Path) -> None:
     journals, models = [], []
     for name, turned in (("one", False), ("other", True)):
         folder = RunFolder(tmp_path / name)
-        job = plan("policy=race")
+        job = plan("policy=race", groups=(3, 2))
         source = Turned() if turned else DigitsSource()
         Run(Plan(job.name, job.recipe, source, job.stream), folder).start()
         lines = folder.journal.path.read_text().splitlines()

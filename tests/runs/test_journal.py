@@ -58,14 +58,6 @@ class TestJournal:
         later.close()
         assert self.events(path) == [{"n": 0}, {"n": 1}]
 
-    def test_a_journal_shorter_than_the_checkpoint_knew_is_damaged(self, tmp_path: Path) -> None:
-        journal = Journal(tmp_path / "j")
-        journal.append({"n": 0})
-        size = journal.position()
-        with pytest.raises(Damaged, match=f"has {size} bytes, the checkpoint was written when it had {size + 1}"):
-            journal.rewind(size + 1)
-        assert self.events(journal.path) == [{"n": 0}]
-
     def test_a_journal_of_a_newer_format_is_refused(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path / "j")
         journal.append({"n": 0})
@@ -96,8 +88,8 @@ class TestDigests:
         journal.rewind(seen[0][0])
         assert journal.digest() == seen[0][1]
         journal.append({"n": "other"})
-        with pytest.raises(Damaged, match="bytes, the checkpoint was written when it had"):
-            journal.check(*seen[1])
+        with pytest.raises(Damaged, match="was changed since the checkpoint was written"):
+            journal.check(*seen[1])  # it is shorter now
         journal.append({"n": "and more, so that it is as long"})
         with pytest.raises(Damaged, match="was changed since the checkpoint was written"):
             journal.check(*seen[1])

@@ -249,12 +249,6 @@ def test_groups_with_another_setting_are_refused() -> None:
     assert "groups goes with setting=groups" in refusal("digits/lucir", "setting=tfs", "groups=[2,2]")
 
 
-def test_an_unknown_recipe_gets_the_nearest_one() -> None:
-    assert "did you mean 'digits/lucir'?" in refusal("digits/lucri")
-    assert refusal("something else").endswith("see 'poise recipes' for the shipped ones")
-    assert "cannot be read (No such file or directory)" in refusal("nowhere.toml")
-
-
 def test_a_part_of_a_name_gets_all_recipes_that_have_it() -> None:
     assert "did you mean one of cifar100/lucir, digits/lucir, imagenet" in refusal("LUCIR")
     assert "did you mean one of digits/aanets, digits/der, digits/finetune, " in refusal("digits")
@@ -269,7 +263,8 @@ def test_a_path_that_is_no_recipe_file_says_what_it_is(file: Path, monkeypatch: 
     Path("run").mkdir()
     Path("run/recipe.json").write_text("{}")
     assert refusal("run") == "run is a run folder, not a recipe; continue it with 'poise resume run'"
-    assert "see 'poise recipes'" in refusal("with\0zero")
+    for name in ("with\0zero", "something else"):
+        assert refusal(name).endswith("see 'poise recipes' for the shipped ones")
     Path("photos").mkdir()
     Path("digits").mkdir()
     assert "poise run folder data=photos" in refusal("photos")
@@ -286,14 +281,3 @@ def test_a_byte_order_mark_is_read_over(file: Path) -> None:
 def test_a_file_in_another_encoding_is_one_line_that_says_so(file: Path, encoding: str) -> None:
     file.write_bytes('data = "Blätter"\n'.encode(encoding))
     assert refusal(str(file)) == f"recipe file {file} is not in UTF-8; save it in that encoding"
-
-
-def test_a_broken_file_is_named(file: Path) -> None:
-    file.write_text("epochs = \n")
-    assert f"recipe {file} is not TOML" in refusal(str(file))
-    file.write_text("epohcs = 3\n")
-    assert "did you mean 'epochs'?" in refusal(str(file))
-    file.write_bytes(b"\xff\xfe\x00")
-    assert "is not in UTF-8" in refusal(str(file))
-    file.write_text('setting = "tfs"\ngroups = [2, 2]\n')
-    assert "setting=groups" in refusal(str(file))

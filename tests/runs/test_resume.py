@@ -60,13 +60,6 @@ def refusal(poise: Command, *words: object) -> str:
 # The same bytes -------------------------------------------------------------------------------------------------------
 
 
-def test_every_event_is_a_place_to_go_on_from(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
-    for events in (1, 5, 8, 11):
-        folder = stop_after(plan(), tmp_path / str(events), events)
-        Run(plan(), folder).resume()
-        assert outcome(folder.path) == outcome(reference)
-
-
 def test_two_branches_start_from_another_methods_phase_0_and_go_on_from_anywhere(
     reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -142,15 +135,6 @@ def test_with_as_many_threads_as_at_the_start_in_a_moved_folder_on_another_devic
         torch.set_num_threads(1)
     assert outcome(folder.path) == outcome(reference)
     assert json.loads(folder.machine.read_bytes())["resumes"][0]["exact"] is True
-
-
-def test_a_torn_line_of_the_journal_is_cut(stopped: RunFolder, reference: Path, outcome: Outcome) -> None:
-    whole = list(read_journal(stopped.journal.path))
-    with stopped.journal.path.open("ab") as file:
-        file.write(b'{"event": "epoch", "phase": 1, "st')
-    assert list(read_journal(stopped.journal.path)) == whole
-    resume(stopped.path)
-    assert outcome(stopped.path) == outcome(reference)
 
 
 def test_stopped_before_the_first_checkpoint_it_starts_from_the_beginning(
@@ -360,12 +344,7 @@ def test_what_cannot_be_resumed_is_one_line(stopped: RunFolder, plan: Plans, poi
     assert "install a newer poise" in refusal(poise, "resume", stopped.path)
     stopped.recipe.write_text(whole.replace('"epochs": 1', '"epochs": "x"'))
     assert f"{stopped.recipe}: epochs='x' must be" in refusal(poise, "resume", stopped.path)
-    for path in (stopped.recipe, stopped.machine):
-        stopped.recipe.write_text(whole)
-        path.write_text("{")
-        line = f"poise: {path} is damaged or was not written by poise (no JSON)"
-        code, _, err = poise("resume", stopped.path)
-        assert (code, err.count("\n"), err.startswith(line)) == (1, 1, True), err
+    stopped.recipe.write_text(whole)
     stopped.machine.unlink()
     assert "No such file or directory (machine.json)" in refusal(poise, "resume", stopped.path)
 
@@ -410,14 +389,3 @@ def test_a_page_that_a_run_had_no_time_to_write_is_written_by_resume(
     folder = shutil.copytree(reference, tmp_path / "run", ignore=shutil.ignore_patterns("report"))
     assert poise("resume", folder)[1].splitlines()[-1] == f"report {folder / 'report' / 'index.html'}"
     assert "average accuracy" in (folder / "report" / "index.html").read_text()
-
-
-def test_a_changed_result_is_not_believed(reference: Path, tmp_path: Path, poise: Command) -> None:
-    folder = RunFolder(shutil.copytree(reference, tmp_path / "run"))
-    text = folder.result.read_text()
-    average = f'"average_accuracy": {json.loads(text)["average_accuracy"]}'
-    assert average in text
-    folder.result.write_text(text.replace(average, '"average_accuracy": 99.9'))
-    code, out, err = poise("resume", folder.path)
-    assert (code, out) == (1, "")
-    assert "result.json was changed since it was written: its contents do not match their digest" in err

@@ -59,9 +59,10 @@ def test_the_images_stored_and_held_are_beside_the_accuracy(rmm: Plans, tmp_path
 def test_killed_and_resumed_a_run_that_tries_allocations_gives_the_same_bytes(
     rmm: Plans, outcome: Outcome, tmp_path: Path
 ) -> None:
-    Run(rmm(*TRYING), RunFolder(tmp_path / "whole")).start()
-    going = Run(rmm(*TRYING), RunFolder(tmp_path / "run"), checkpoint_seconds=0).starting()
-    while len(list(read_journal(tmp_path / "run" / "journal.jsonl"))) < 14:
+    words = (*TRYING, "groups=[2,2]")
+    Run(rmm(*words), RunFolder(tmp_path / "whole")).start()
+    going = Run(rmm(*words), RunFolder(tmp_path / "run"), checkpoint_seconds=0).starting()
+    while not any(event["event"] == "trial" for event in read_journal(tmp_path / "run" / "journal.jsonl")):
         next(going)
     going.close()
     folder, again = reopen(tmp_path / "run")

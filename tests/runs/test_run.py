@@ -13,11 +13,10 @@ import pytest
 from PIL import Image
 
 from poise import Learner, store
-from poise.data import make_stream
 from poise.data.packing import Packing
-from poise.data.sources import ArraySource, DigitsSource, add_source
+from poise.data.sources import DigitsSource, add_source
 from poise.errors import UserError
-from poise.runs import Plan, Run, RunFolder, Tracker, load_recipe, make_plan, make_recipe, reopen
+from poise.runs import Plan, Run, RunFolder, Tracker, load_recipe, make_plan, reopen
 from poise.runs.journal import read_journal
 from poise.runs.plan import plan_of_words
 from poise.training import DefaultsChosen
@@ -82,15 +81,6 @@ def test_the_journal_tells_every_phase_in_order(reference: Path) -> None:
     assert not any(word in json.dumps(events) for word in ("second", "time", "date"))
 
 
-def test_what_belongs_to_the_machine_is_kept_apart(reference: Path) -> None:
-    machine = json.loads((reference / "machine.json").read_bytes())
-    promised = {"command", "folder", "hardware", "versions", "threads", "started", "finished", "resumes"}
-    assert promised <= set(machine)
-    assert machine["threads"] == 1
-    assert machine["exact_resume"] is True
-    assert machine["finished"] >= machine["started"]
-
-
 def test_no_file_of_a_run_folder_contains_training_images(reference: Path) -> None:
     pixels = DigitsSource().train().pixels
     files = [path.read_bytes() for path in reference.rglob("*.safetensors")]
@@ -109,13 +99,6 @@ def test_the_same_run_twice_is_the_same_bytes(reference: Path, plan: Plans, outc
 def _is_seconds(line: str) -> bool:
     names = ("train", "policy", "evaluate", "total", "phase_0", "digest")
     return line.split(":", maxsplit=1)[0].strip().strip('"') in names
-
-
-def test_another_seed_is_another_run(reference: Path, plan: Plans, outcome: Outcome, tmp_path: Path) -> None:
-    Run(plan("seed=1"), RunFolder(tmp_path / "other")).start()
-    ours, theirs = outcome(reference), outcome(tmp_path / "other")
-    assert ours[1] != theirs[1]
-    assert ours[2] != theirs[2]
 
 
 def test_what_comes_later_changes_nothing_before_it(reference: Path, plan: Plans, tmp_path: Path) -> None:
@@ -171,6 +154,7 @@ def test_the_classifier_of_phase_0_is_that_of_the_run_that_starts(plan: Plans, t
     [
         (("seed=1",), "digits/lucir", "has other seed"),
         (("exam=dev",), "digits/lucir", "has other exam"),
+        (("augmentation=cutout",), "digits/lucir", "has other augmentation"),
         (("order=sorted",), "digits/lucir", "has other classes"),
         ((), "digits/icarl", "they must agree"),
         (("net=resnet32",), "digits/lucir", "they must agree"),
@@ -186,26 +170,7 @@ def test_start_refuses_what_does_not_fit(
     assert not (tmp_path / "run").exists()
 
 
-def test_start_refuses_other_data_and_folders_without_phase_0(reference: Path, plan: Plans, tmp_path: Path) -> None:
-    train = DigitsSource().train()
-    source = ArraySource(255 - train.pixels, train.labels)
-    recipe = make_recipe({"net": "small", "memory": 5, "exam": "test"}, ["groups=[2,1]", f"start={reference}"])
-    job = Plan("other", recipe, source, make_stream("groups", order=(4, 2, 7), groups=[2, 1]))
-    with pytest.raises(UserError):
-        Run(job, RunFolder(tmp_path / "run")).start()
-    with pytest.raises(UserError, match="finished phase 0"):
-        Run(plan(f"start={tmp_path}"), RunFolder(tmp_path / "run")).start()
-    assert not (tmp_path / "run").exists()
-
-
 # The folder ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_run_folder_is_never_overwritten(reference: Path, plan: Plans, outcome: Outcome) -> None:
-    before = outcome(reference)
-    with pytest.raises(UserError, match=r"holds another run \(seed=0\); choose another"):
-        Run(plan("seed=1"), RunFolder(reference)).start()
-    assert outcome(reference) == before
 
 
 def test_files_of_the_user_are_not_overwritten(plan: Plans, tmp_path: Path) -> None:
@@ -241,18 +206,6 @@ def test_the_default_folder_names_the_run(plan: Plans) -> None:
     other = make_plan("digits/lucir", load_recipe("digits/lucir", ["method=icarl"]))
     assert other.default_folder() == Path("runs/digits-icarl-tfh-5-fixed-s0")
     assert plan().default_folder() == Path("runs/digits-lucir-groups-3-fixed-s0")
-
-
-def test_a_memory_that_will_be_too_small_is_refused_before_anything_is_learned(plan: Plans) -> None:
-    with pytest.raises(UserError, match=r"memory.total=3 leaves 0 images for each of 4 classes.*use at least 4"):
-        plan("memory.total=3")
-
-
-@pytest.mark.parametrize("word", ["net=resnet23", "device=cuda:99", "precision=tf32", "device=meta"])
-def test_a_refused_run_leaves_no_folder(word: str, plan: Plans, tmp_path: Path) -> None:
-    with pytest.raises(UserError):
-        Run(plan(word), RunFolder(tmp_path / "run")).start()
-    assert not (tmp_path / "run").exists()
 
 
 def test_tensorboard_gets_the_scalars(plan: Plans, tmp_path: Path) -> None:
@@ -356,7 +309,7 @@ def test_what_was_chosen_is_in_the_run_folder_and_resumed_anywhere(photos: Path,
     assert saved["augmentation"] == "judged"
     assert saved["choose"] is False
     assert [line["event"] for line in read_journal(whole.journal.path)][:2] == ["defaults", "phase"]
-    for place in (3, 16, 36):  # while it is judged, in the first phase, and in the second
+    for place in (3, 36):  # while it is judged, and in the second phase
         stopped = RunFolder(tmp_path / str(place))
         going = Run(folder_plan(photos, *words), stopped, checkpoint_seconds=0).starting()
         for _ in range(place):

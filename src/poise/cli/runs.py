@@ -114,12 +114,10 @@ def sweep(
 ) -> None:
     """Run a grid of runs; finished cells are not run again."""
     from poise.report import comparison_table
-    from poise.runs import describe_sweep, pick_cell, read_sweep, refuse_failed, sweep_cells
+    from poise.runs import describe_sweep, read_sweep, refuse_failed, sweep_cells
     from poise.runs.record import load_result, read_run
 
-    cells = read_sweep(file, outlined=dry_run)
-    if cell is not None:
-        cells = [pick_cell(cells, cell, file)]
+    cells = read_sweep(file, cell, outlined=dry_run)
     if dry_run:
         outline = describe_sweep(cells, out, cell or 0)
         show(outline.text)

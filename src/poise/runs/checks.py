@@ -166,12 +166,7 @@ def _run_phase_0(plan: Plan, folder: RunFolder) -> None:
     """Bring an ordinary run to the end of phase 0; it continues from where it stands."""
     job = Run(plan, folder, until=1)
     try:
-        if not folder.exists:
-            job.start()
-        else:
-            job.refuse_other()
-            if not folder.finished:
-                job.resume()
+        job.to_end(job.continuing())
     except Interrupted as error:
         raise Interrupted("interrupted; the same command continues", error.exit_code) from error
 

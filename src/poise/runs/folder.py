@@ -18,18 +18,9 @@ from poise.runs.journal import Journal
 
 log = logging.getLogger(__name__)
 
-#: What is run: the resolved recipe, and what the data were.
-RECIPE: Final = "recipe.json"
-#: What came out, once the run is finished.
-RESULT: Final = "result.json"
-#: What belongs to the machine and not to the result.
-MACHINE: Final = "machine.json"
-#: What happened, event by event.
-JOURNAL: Final = "journal.jsonl"
-#: The state after the first phase, for `start=`.
-PHASE_0: Final = "phase-0.safetensors"
-#: The folder of the newest checkpoints.
-CHECKPOINTS: Final = "checkpoints"
+# The files of a run folder: `RunFolder` says what is in them.
+RECIPE, RESULT, MACHINE, JOURNAL = "recipe.json", "result.json", "machine.json", "journal.jsonl"
+PHASE_0, CHECKPOINTS = "phase-0.safetensors", "checkpoints"
 #: In a folder of `poise crossval`, in place of the recipe.
 CROSSVAL: Final = "crossval.json"
 #: The page of a report, and its folder where a run or a sweep ends with one.

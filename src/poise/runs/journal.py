@@ -29,7 +29,6 @@ class Journal(Observer):
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: BinaryIO | None = None
-        self._hash, self._hashed = hashlib.blake2b(digest_size=16), 0  # of the bytes up to there
 
     def event(self, event: Event) -> None:
         """Write an event that is kept."""
@@ -54,35 +53,21 @@ class Journal(Observer):
             os.fsync(self._file.fileno())
         return self.path.stat().st_size if self.path.exists() else 0
 
-    def digest(self) -> str:
-        """Of all bytes so far; those that were there at the last call are not read again."""
-        if self.position() > self._hashed:
-            with self.path.open("rb") as file:
-                file.seek(self._hashed)
-                while some := file.read(2**20):
-                    self._hash.update(some)
-                self._hashed = file.tell()
-        return self._hash.hexdigest()
+    def digest(self, position: int | None = None) -> str:
+        """Of all bytes so far, or of those before `position`."""
+        begun = self.path.read_bytes()[:position] if self.path.exists() else b""
+        return hashlib.blake2b(begun, digest_size=16).hexdigest()
 
     def check(self, position: int, digest: str) -> None:
         """Refuse a journal that is shorter than `position`, or whose bytes up to there have another digest."""
-        self._refuse_shorter(position)
-        begun = self.path.read_bytes()[:position] if position else b""
-        if hashlib.blake2b(begun, digest_size=16).hexdigest() != digest:
+        if self.digest(position) != digest:
             raise Damaged(f"{self.path} was changed since the checkpoint was written")
 
     def rewind(self, position: int) -> None:
         """Cut everything after `position`: the events that a resumed run will produce again."""
         self.close()
-        self._refuse_shorter(position)
-        self._hash, self._hashed = hashlib.blake2b(digest_size=16), 0
         with self.path.open("ab") as file:
             file.truncate(position)
-
-    def _refuse_shorter(self, position: int) -> None:
-        size = self.path.stat().st_size if self.path.exists() else 0
-        if size < position:
-            raise Damaged(f"{self.path} has {size} bytes, the checkpoint was written when it had {position}")
 
     def close(self) -> None:
         """Close the file; a later `append` opens it again."""

@@ -56,9 +56,10 @@ class Plan:
     def settings(self) -> Settings:
         """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
         settings = self.recipe.settings
-        if self.recipe.augmentation == "judged":
-            settings = settings.replace(automatic=("augmentation",))
-        return settings if settings.net is not None else settings.replace(net=self.source.net)
+        judged = {"automatic": ("augmentation",)} if self.recipe.augmentation == "judged" else {}
+        net = settings.net if settings.net is not None else self.source.net
+        # A copy keeps what was made of the other keys, none of which depends on these.
+        return settings.model_copy(update={**judged, "net": net})
 
     @cached_property
     def net_info(self) -> NetInfo | None:
@@ -317,8 +318,8 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
         raise not_registered(f"start={path} was trained with the method '{method}'")
     with reading(file, "give another start"):
         state = LearnerState.from_tensors(tensors, learner, lookup=lookup)
-    _refuse_other_network(path, state.architecture, replace(state, settings=settings).architecture)
-    _refuse_other_memory(path, state.settings.memory, settings.memory)
+    network = replace(state, settings=settings).architecture
+    _refuse_other_state(path, state.architecture, network, state.settings.memory, settings.memory)
     return state.started_with(settings)
 
 
@@ -326,8 +327,8 @@ def refuse_start_of(path: Path, other: Plan, plan: Plan) -> None:
     """Refuse to start from the phase 0 of a run that is still to come, where it would be refused afterwards."""
     _refuse_early(plan.settings)
     _refuse_other_identity(path, other.identity(), plan.identity())
-    _refuse_other_network(path, other.new_learner().architecture, plan.new_learner().architecture)
-    _refuse_other_memory(path, other.settings.memory, plan.settings.memory)
+    networks = other.new_learner().architecture, plan.new_learner().architecture
+    _refuse_other_state(path, *networks, other.settings.memory, plan.settings.memory)
 
 
 def _refuse_early(settings: Settings) -> None:
@@ -344,24 +345,73 @@ def _refuse_other_identity(path: Path, theirs: Mapping[str, Any], identity: Mapp
             raise UserError(f"start={path} has other {name}; start from a run of the same data, order and seed")
 
 
-def _refuse_other_network(path: Path, there: str, here: str) -> None:
-    if there != here:
-        raise UserError(f"start={path} was trained with {there}, this run has {here}; they must agree")
-
-
-def _refuse_other_memory(path: Path, theirs: Budget, budget: Budget) -> None:
-    """Refuse a phase 0 after which other images were kept than this budget keeps."""
+def _refuse_other_state(path: Path, network: str, wanted: str, theirs: Budget, budget: Budget) -> None:
+    """Refuse a phase 0 of another network than is wanted, or after which other images were kept."""
+    if network != wanted:
+        raise UserError(f"start={path} was trained with {network}, this run has {wanted}; they must agree")
     there, here = theirs.storing_phase_0(), budget.storing_phase_0()
     if there == here:
         return
     causal = here.rule == "rmm" and not here.knows_increment
     helps = causal and budget.replace(after_phase_0="plain").storing_phase_0() == there
     todo = ", leave start out, or set memory.after_phase_0=plain" if helps else ", or leave start out"
+    kept, keeps = (
+        ", ".join(f"{key}={value}" for key, value in each.changed().items()) or "memory=20" for each in (there, here)
+    )
     raise UserError(
-        f"start={path} kept other images after phase 0 ({_in_words(there)}) than this run keeps ({_in_words(here)}); "
+        f"start={path} kept other images after phase 0 ({kept}) than this run keeps ({keeps}); "
         f"start from a run with this memory{todo}"
     )
 
 
-def _in_words(budget: Budget) -> str:
-    return ", ".join(f"{key}={value}" for key, value in budget.changed().items()) or "memory=20"
+# Before it is run -----------------------------------------------------------------------------------------------------
+
+
+def describe_plan(plan: Plan) -> str:
+    """Phases with their trials, the default action, and the bytes of the images, as text."""
+    recipe, stream = plan.recipe, plan.stream
+    train, _ = plan.images()
+    refuse_early(plan, train)
+    learner, held = plan.new_learner(), plan.images_per_phase(train)
+    lines = [
+        *plan.notes,
+        f"{plan.name}: {recipe.method} on {plan.source.name}, {recipe.setting}, {len(stream)} phases, "
+        f"order {recipe.order}, exam {recipe.exam}, seed {recipe.seed}",
+        f"network {learner.architecture}, {recipe.epochs} epochs a phase, batch {recipe.batch}, "
+        f"device {learner.backend.device}, {learner.backend.precision}",
+        f"policy {recipe.policy}, {learner.action_space}",
+        f"default action {learner.settings.default_action}",
+        *([f"phase 0 is that of {recipe.start}"] if recipe.start is not None else []),
+        "",
+        "phase  new classes  classes  new images  kept images  trials",
+    ]
+    seen = 0
+    for phase, (group, (kept, new)) in enumerate(zip(stream, held, strict=True)):
+        seen += len(group)
+        # Of a tuner that is no policy these are rounds or episodes.
+        trials = plan.settings.tuner.plan(phase).trials
+        lines.append(f"{phase:5d}  {len(group):11d}  {seen:7d}  {new:10d}  {kept:11d}  {trials:>6}")
+    largest = train.store.nbytes * max(kept + new for kept, new in held) // max(len(train), 1)
+    where = "" if train.store.in_memory else ", which stay in the pack"
+    lines += [
+        "",
+        f"memory  {_size(train.store.nbytes)} of images{where}, {_size(largest)} of them in the largest phase",
+    ]
+    return "\n".join(lines)
+
+
+def refuse_early(plan: Plan, train: ImageSet, *, reads: bool = True) -> None:
+    """Refuse a `start` that the run would refuse before it trains.
+
+    That cannot be said where the images are not here, nor unless the run `reads` a phase 0 that is there already.
+    """
+    if reads and plan.recipe.start is not None and plan.source.is_here:
+        read_start(Path(plan.recipe.start), plan.settings, plan.identity(), images_by_origin(train))
+
+
+def _size(count: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}"
+        count /= 1000
+    return f"{count:.1f} GB"

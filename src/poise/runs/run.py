@@ -25,7 +25,7 @@ from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exa
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
-from poise.training import ALONE, Event, Executor, Progress, TrialDone, TuningDone, WaitingExecutor, Work, World
+from poise.training import ALONE, Executor, Progress, TrialDone, TuningDone, WaitingExecutor, Work, World
 from poise.tuning import Reward
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Run:
 
     def start(self) -> dict[str, Any]:
         """Run from the beginning, in a new folder; returns the result, empty if it was to leave before the end."""
-        return self._to_end(self.starting())
+        return self.to_end(self.starting())
 
     def resume(self) -> dict[str, Any]:
         """Go on from the newest good checkpoint, or from the beginning if none was written yet.
@@ -80,9 +80,10 @@ class Run:
         """
         if not self.world.joined and self.folder.finished:
             return load_result(self.folder.path)
-        return self._to_end(self.resuming())
+        return self.to_end(self.resuming())
 
-    def _to_end(self, steps: Running) -> dict[str, Any]:
+    def to_end(self, steps: Running) -> dict[str, Any]:
+        """Take all of these steps; a signal stops them after a checkpoint."""
         with stopping(self.stop, raises=not self.world.joined):
             for _ in steps:
                 pass
@@ -112,6 +113,17 @@ class Run:
             raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
         with self._open_folder(), as_many_threads(self._threads()):
             yield from self._run_phases(*self._restore())
+
+    def continuing(self) -> Running:
+        """`starting`, or `resuming` where this run has begun; nothing where it is finished."""
+        if not self.folder.exists:
+            yield from self.starting()
+            return
+        self.refuse_other()
+        if self.folder.finished:
+            self.result = load_result(self.folder.path)
+        else:
+            yield from self.resuming()
 
     def state(self) -> str:
         """Whether its folder is `new`, or holds this run, `begun` or `finished`; what holds something else is refused.
@@ -266,7 +278,10 @@ class Run:
         while True:
             began = time.monotonic()
             event = next(events, None)
-            self.findings.seconds["policy" if _is_about_trials(event) else "train"] += time.monotonic() - began
+            about_trials = isinstance(event, TrialDone | TuningDone)
+            if isinstance(event, Progress):
+                about_trials = event.what not in ("training", "augmentation")
+            self.findings.seconds["policy" if about_trials else "train"] += time.monotonic() - began
             if event is None:
                 break
             for observer in self._watching:
@@ -335,10 +350,3 @@ class Run:
 
     def _result(self) -> dict[str, Any]:
         return self.findings.result(self.plan, self._described, self.world)
-
-
-def _is_about_trials(event: Event | None) -> bool:
-    """Whether the time before this event was spent on choosing an action."""
-    if isinstance(event, Progress):
-        return event.what not in ("training", "augmentation")
-    return isinstance(event, TrialDone | TuningDone)

@@ -33,13 +33,11 @@ from poise.errors import (
 )
 from poise.progress import SweepDisplay
 from poise.recipes import SWEEP_KEYS, parse_toml, read_recipe, read_toml
-from poise.runs.dryrun import refuse_early
 from poise.runs.folder import REPORT, RunFolder, refuse_file
 from poise.runs.observers import CellObserver
-from poise.runs.plan import Opening, Plan, make_plan, refuse_start_of
+from poise.runs.plan import Opening, Plan, make_plan, refuse_early, refuse_start_of
 from poise.runs.recipe import Recipe, contradict, recipe_with, tables_first
-from poise.runs.record import load_result
-from poise.runs.run import Run, Running
+from poise.runs.run import Run
 from poise.runs.stopping import Stop, stopping
 from poise.settings import flat_keys
 from poise.training import Executor, Lane, Lanes, Work, make_backend
@@ -85,7 +83,8 @@ class CellBench:
     def work(self, cell: Cell, lane: Lane) -> Work[Failure | None]:
         """One run, from where it stands; its error, if it fails. One that does not fit beside others is tried again."""
         try:
-            yield from self._run(cell)
+            observers = (CellObserver(cell.name, self.view),) if self.view is not None else ()
+            yield from Run(cell.plan, self.folder(cell), observers, self.checkpoint_seconds, self.stop).continuing()
             self.say(f"{cell.name}: finished", ended=cell.name)
         except (OutOfMemory, torch.cuda.OutOfMemoryError):
             raise
@@ -115,19 +114,6 @@ class CellBench:
     def folder(self, cell: Cell) -> RunFolder:
         """The run folder of a cell."""
         return RunFolder(self.out / cell.name)
-
-    def _run(self, cell: Cell) -> Running:
-        folder = self.folder(cell)
-        observers = (CellObserver(cell.name, self.view),) if self.view is not None else ()
-        run = Run(cell.plan, folder, observers, self.checkpoint_seconds, self.stop)
-        if not folder.exists:
-            yield from run.starting()
-            return
-        run.refuse_other()
-        if folder.finished:
-            load_result(folder.path)  # which refuses one that was changed
-        else:
-            yield from run.resuming()
 
     def say(self, line: str, ended: str | None = None) -> None:
         """Say a line about a cell, and perhaps that it has `ended`."""
@@ -245,10 +231,11 @@ class _Row:
     folder: str | None = None
 
 
-def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
+def read_sweep(path: Path, only: int | None = None, *, outlined: bool = False) -> list[Cell]:
     """The cells that a sweep file describes: its recipes and `[[cell]]` tables × every combination of its grid.
 
-    `outlined`, for an estimate: the data of ImageNet need not be here.
+    `only` the one with this number, counted from 0, if it is given. `outlined`, for an estimate: the data of ImageNet
+    need not be here.
     """
     if path.is_dir():
         raise UserError(f"{path} is a folder, not a sweep file; {WANTED}")
@@ -272,14 +259,11 @@ def read_sweep(path: Path, *, outlined: bool = False) -> list[Cell]:
             mend = 'list each value of [grid] once, or give [[cell]] tables a folder = "NAME" of their own'
             raise UserError(f"{path} describes a cell twice: {cell.name}; {mend}")
         found[cell.name] = cell
-    return list(found.values())
-
-
-def pick_cell(cells: list[Cell], number: int, file: Path) -> Cell:
-    """The cell of this number, counted from 0."""
-    if not 0 <= number < len(cells):
-        raise UserError(f"--cell {number}: {file} describes {counted(len(cells), 'cell')}, counted from 0")
-    return cells[number]
+    if only is None:
+        return list(found.values())
+    if not 0 <= only < len(found):
+        raise UserError(f"--cell {only}: {path} describes {counted(len(found), 'cell')}, counted from 0")
+    return [list(found.values())[only]]
 
 
 def _explain_unknown(key: str, values: Mapping[str, Any], path: Path) -> str:
