@@ -1,4 +1,4 @@
-"""Seconds and bytes of a report over many run folders: reading, the page with its tables, the figures for print.
+"""Seconds and bytes of a report over many run folders: reading them, and the page with its tables and figures.
 
 Prints one JSON line. The folders are copies of one finished run with other seeds and methods' names, so that they make
 rows, pairs and intervals as a study does.
@@ -54,7 +54,6 @@ def main() -> None:
         page = report.write(Path(place) / "report")
         marks.append(time.perf_counter())
         work = time.process_time() - work
-        light = page.stat().st_size
         spent = [round(later - before, 2) for before, later in itertools.pairwise(marks)]
         print(
             json.dumps(
@@ -63,8 +62,7 @@ def main() -> None:
                     "read_seconds": spent[0],
                     "page_seconds": spent[1],
                     "read_and_page_processor_seconds": round(work, 2),
-                    "page_bytes": light,
-                    "page_with_figures_bytes": page.stat().st_size,
+                    "page_bytes": page.stat().st_size,
                 }
             )
         )
