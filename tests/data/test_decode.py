@@ -216,15 +216,6 @@ def test_images_that_do_not_fit_into_memory_are_refused(tmp_path: Path, monkeypa
         to_pixels([saved(tmp_path / "a.png", noise(40, 40, 3))] * 2)
 
 
-def test_pictures_are_scaled_like_the_files_they_came_from(tmp_path: Path) -> None:
-    shapes = ((40, 50, 3), (36, 90, 3), (70, 33, 3))
-    files = [saved(tmp_path / f"{place}.png", noise(*shape)) for place, shape in enumerate(shapes)]
-    opened = [Image.open(file) for file in files]
-    for decoder in (Decoder(), Decoder((20, 10), 1), Decoder((20, 20), 3, 25)):
-        assert torch.equal(decoder.decode_all(opened), decoder.decode_all(files))
-    assert opened[0].size == (50, 40), "the user's own image stays as it is"
-
-
 def test_few_results_wait_to_be_taken() -> None:
     begun: list[int] = []
 

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -22,23 +21,6 @@ def test_batches_cover_everything_once_and_no_tail_is_small(count: int, size: in
     assert all(length == size for length in lengths[:-1])
     if count >= size:
         assert max(2, size / 4) <= lengths[-1] < max(size + 2, size * 5 / 4)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_resident_and_streamed_images_come_in_the_same_batches(device: str, make_images: MakeImages) -> None:
-    images = make_images(list(range(5)) * 9)
-    order = torch.from_numpy(np.random.default_rng(0).permutation(45))
-    bounds = batch_bounds(45, 4)
-    resident, streamed = (
-        list(Feed(images, torch.device(device), resident=here).batches(order, bounds)) for here in (True, False)
-    )
-    assert len(resident) == len(streamed) == 11
-    for (start, stop), one, other in zip(bounds, resident, streamed, strict=True):
-        picks = order[start:stop]
-        for pixels, labels in (one, other):
-            assert pixels.device.type == labels.device.type == device
-            assert torch.equal(pixels.cpu(), images.pixels[picks])
-            assert torch.equal(labels.cpu(), images.labels[picks])
 
 
 @pytest.mark.gpu

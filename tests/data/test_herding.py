@@ -83,13 +83,6 @@ def test_where_1000_tries_do_not_suffice_the_nearest_to_the_mean_fill_up() -> No
     assert found[len(slow) :] == sorted(rest, key=lambda j: (-closeness[j], j))
 
 
-def test_the_first_images_of_a_longer_choice_are_the_shorter_one() -> None:
-    labels = np.random.default_rng(0).integers(0, 4, 100)
-    features = some_features(100, 16, 0)
-    few, many = fast(features, labels, 5), fast(features, labels, 20)
-    assert {label: picks[:5] for label, picks in many.items()} == few
-
-
 def test_lengths_of_features_do_not_matter_and_zero_features_do_no_harm() -> None:
     labels = np.random.default_rng(0).integers(0, 2, 30)
     features = some_features(30, 16, 0)

@@ -94,18 +94,12 @@ def test_views_of_joined_and_selected_stores_show_the_images_that_copies_would(
     assert torch.equal(view.select(picks).all(), expected[picks])
     assert torch.equal(view.select(picks).compacted().all(), expected[picks])
     assert torch.equal(resident(view, torch.device("cpu")).all(), expected)
+    crops = crops_for(view, [*range(len(chosen))])
+    cropped = view.gather(torch.arange(len(chosen)), crops)
     for place, (other, index) in enumerate(chosen):
-        assert torch.equal(whole(view, place), whole(both[other], index))
-
-
-def test_a_view_of_several_stores_crops_each_image_as_asked() -> None:
-    first, second = dense(), flat()
-    view = join_stores([first.select(torch.tensor([1])), second.select(torch.tensor([2, 0])), first])
-    crops = crops_for(view, [2, 0, 1, 5])
-    found = view.gather(torch.tensor([2, 0, 1, 5]), crops)
-    images = [whole(second, 0), whole(first, 1), whole(second, 2), whole(first, 2)]
-    for row, image in enumerate(images):
-        assert close(found[row], scaled(image, crops, row))
+        image = whole(both[other], index)
+        assert torch.equal(whole(view, place), image)
+        assert close(cropped[place], scaled(image, crops, place))
 
 
 def test_a_view_of_all_is_the_store_and_a_view_of_views_names_each_store_once() -> None:
@@ -151,19 +145,6 @@ def test_a_view_can_be_sent_elsewhere() -> None:
     assert torch.equal(pickle.loads(pickle.dumps(view)).all(), view.all())
 
 
-@pytest.mark.parametrize("make", [dense, flat])
-@pytest.mark.parametrize("resident_here", [True, False])
-def test_a_feed_crops_in_the_order_of_the_epoch(make: Callable[..., PixelStore], resident_here: bool) -> None:
-    store = make(7)
-    labels = torch.arange(7)
-    feed = Feed(ImageSet(store, labels, labels), torch.device("cpu"), resident=resident_here)
-    order = [3, 1, 6, 0, 2, 5, 4]
-    crops, bounds = crops_for(store, order), batch_bounds(7, 3)
-    found = list(feed.batches(torch.tensor(order), bounds, crops))
-    assert torch.equal(torch.cat([pixels for pixels, _ in found]), store.gather(torch.tensor(order), crops))
-    assert torch.cat([each for _, each in found]).tolist() == order
-
-
 def test_a_feed_of_images_of_different_sizes_is_loaded_by_index() -> None:
     store, labels = flat(6), torch.arange(6)
     images = ImageSet(store, labels, labels)
@@ -196,13 +177,17 @@ def test_a_copy_on_a_device_shows_the_same_images_and_is_sent_elsewhere_as_what_
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("make", [dense, flat])
 @pytest.mark.parametrize("here", [True, False])
-def test_images_of_different_sizes_come_in_the_same_batches_from_everywhere(device: str, here: bool) -> None:
-    store, labels = flat(9), torch.arange(9)
+def test_images_come_in_the_same_batches_from_everywhere(
+    device: str, make: Callable[..., PixelStore], here: bool
+) -> None:
+    store, labels = make(9), torch.arange(9)
     feed = Feed(ImageSet(store, labels, labels), torch.device(device), resident=here)
     order, bounds = torch.tensor([8, 1, 3, 0, 7, 2, 6, 5, 4]), batch_bounds(9, 4)
-    found = torch.cat([pixels.cpu() for pixels, _ in feed.batches(order, bounds)])
-    assert torch.equal(found, store.gather(order))
-    crops = crops_for(store, order.tolist())
-    found = torch.cat([pixels.cpu() for pixels, _ in feed.batches(order, bounds, crops)])
-    assert close(found, store.gather(order, crops))
+    for crops in (None, crops_for(store, order.tolist())):
+        pixels, found = zip(*feed.batches(order, bounds, crops), strict=True)
+        assert {each.device.type for each in (*pixels, *found)} == {device}
+        assert [len(each) for each in found] == [stop - start for start, stop in bounds]
+        assert torch.equal(torch.cat(found).cpu(), order)
+        assert close(torch.cat(pixels).cpu(), store.gather(order, crops))
