@@ -130,6 +130,7 @@ MISTAKES = [
     ([*RUN, "policy=fixed", "policy_options.safe=1.0"], "leave safe out"),
     ([*RUN, "options.lambda_base=true"], "lambda_base"),
     ([*RUN, "images_per_class=true"], "images_per_class"),
+    ([*RUN, "policy=race", "tune=[3]"], "tune"),
     ([*RUN, "net=nets.py"], "nets.py"),
     ([*RUN, "--checkpoint-every", "nan"], "--checkpoint-every"),
     ([*RUN, "policy=offline-rl", "groups=[3,2]"], "at least 4 classes"),

@@ -11,8 +11,9 @@ import pytest
 
 from poise.errors import UserError
 from poise.policies import POLICIES, Outcome, Policy, Setup, Trial, Tried, Wish, make_policy, register, replay
+from poise.spaces import make_space
 from poise.testing import PolicySuite
-from poise.testing.policies import PHASES, SPACE, history_of
+from poise.testing.policies import BASE, PHASES, SPACE, history_of
 
 Options = dict[str, Any]
 
@@ -47,6 +48,17 @@ def test_a_reward_outside_0_to_1_is_refused(reward: float) -> None:
         Outcome(Trial(0, 0, 4), reward)
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         Outcome(Trial(0, 0, 4), 0.5, (0.5, reward))
+
+
+@pytest.mark.parametrize("name", ["grid", "hedge", "online", "race"])
+def test_a_tie_leaves_the_default(name: str) -> None:
+    space = make_space({"feature_kd": [0, 1, 2, 3]}, BASE)
+    policy = make_policy(name, Setup(space, short=4, full=20, seed=0))
+    for phase in (1, 2):
+        policy.begin(phase)
+        while trials := policy.ask():
+            policy.tell([Outcome(trial, 0.5, (0.4, 0.6)) for trial in trials])
+        assert policy.decide() == space.default
 
 
 class Newest(Policy):
