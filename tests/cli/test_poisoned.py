@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -48,12 +49,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def copied(stopped: Path) -> Path:
     """A copy of the run in this folder."""
-    for path in (stopped / "run").rglob("*"):
-        if path.is_file():
-            there = Path("run") / path.relative_to(stopped / "run")
-            there.parent.mkdir(parents=True, exist_ok=True)
-            there.write_bytes(path.read_bytes())
-    return Path("run")
+    return Path(shutil.copytree(stopped / "run", "run"))
 
 
 def cut(path: Path) -> None:

@@ -117,16 +117,6 @@ def test_equal_runs_are_told_apart(reference: Path, pictures: Path, tmp_path: Pa
     ]
 
 
-def test_a_report_shows_runs_that_differ_by_more_than_their_seed(
-    reference: Path, plan: Callable[..., Plan], tmp_path: Path
-) -> None:
-    longer = tmp_path / "longer"
-    Run(plan("epochs=2"), RunFolder(longer)).start()
-    (figure,) = report_maps(gather([reference, longer]))
-    label = "lucir, groups 3, fixed, seed 0"
-    assert {row["run"] for row in figure.data} == {f"{label}, {reference.name}", f"{label}, longer"}
-
-
 def test_a_report_shows_the_lowest_seed_of_each_kind_that_can_be_read(
     reference: Path, plan: Callable[..., Plan], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from poise.errors import RunFailed, UserError
-from poise.report import actions_table, comparison_table, run_table
+from poise.report import actions_table
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.runs.checks import run_crossval
-from poise.runs.record import load_result, run_of_result
+from poise.runs.record import load_result
 
 Plans = Callable[..., Plan]
 WORDS = ("groups=[3,2]", "epochs=2", "batch=64", "space={feature_kd=[0,1],lr=[0.05,1e9]}")
@@ -37,13 +37,8 @@ def result(oracle: Path) -> dict[str, Any]:
     return load_result(oracle)
 
 
-def test_the_result_is_labelled_everywhere(result: dict[str, Any]) -> None:
-    assert (result["policy"], result["oracle"]) == ("crossval", True)
-    assert "crossval (oracle)" in comparison_table([run_of_result(result)])
-    assert "oracle: chosen with the exam" in run_table(run_of_result(result))
-
-
 def test_the_winner_has_the_best_average_of_all_candidates(result: dict[str, Any]) -> None:
+    assert (result["policy"], result["oracle"]) == ("crossval", True)
     averages = [line["average_accuracy"] for line in result["actions"]]
     assert len(averages) == 4 * 2, "every action with each classifier"
     known = [average for average in averages if average is not None]

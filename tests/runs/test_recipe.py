@@ -223,7 +223,6 @@ def test_only_online_holds_out_unevenly_and_judges_by_its_trials() -> None:
         ("epochs=10:30:00", "epochs=datetime.time(10, 30) must be"),
         ("epochs.main=3", "epochs="),
         ("setting=groups", "setting=groups needs groups"),
-        ("lucir", "'lucir' is not key=value"),
         ("digits/lucir epochs=1", "is more than one key=value"),
         ("epochs=", "is not key=value"),
         (".=3", "unknown key ''"),

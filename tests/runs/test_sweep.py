@@ -16,7 +16,7 @@ import pytest
 import torch
 from PIL import Image
 
-from poise.errors import Diverged, RunFailed, UserError
+from poise.errors import RunFailed, UserError
 from poise.progress import SweepDisplay, Tally
 from poise.runs import (
     Cell,
@@ -302,13 +302,6 @@ def test_an_error_that_nobody_foresaw_is_the_cells_own(
     assert sum(RunFolder(tmp_path / "runs" / cell.name).finished for cell in cells) == 3
     run_sweep(cells, tmp_path / "runs", 1)
     assert_equal(tmp_path / "runs" / name, done / name)
-
-
-def test_a_cell_that_diverges_is_named(tmp_path: Path) -> None:
-    cells = cells_of(tmp_path, f"{SWEEP}action = [{{}}, {{lr = 1e30}}]\n")[2:4]
-    failed = sweep_cells(cells, tmp_path / "runs", 1)
-    assert list(failed) == [cells[1].name]
-    assert isinstance(failed[cells[1].name], Diverged)
 
 
 def test_a_plan_is_the_same_after_pickling() -> None:
