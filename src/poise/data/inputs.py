@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, SequentialSam
 from poise.data.decode import Decoder, Picture, Size
 from poise.data.images import ImageSet
 from poise.data.packs import TRAIN, Pack
-from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
+from poise.data.sources.layout import image_files, labelled_files, names_pack
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError
 from poise.store import expand_user
@@ -53,7 +53,7 @@ def open_images(
         held_out: of a pack, take the test part where there is one.
     """
     path = expand_user(images) if isinstance(images, str | Path) else None
-    if isinstance(images, Pack) or (path is not None and (path.suffix == PACK or is_pack(path))):
+    if isinstance(images, Pack) or (path is not None and names_pack(path)):
         _refuse_labels(labels, images)
         pack = images if isinstance(images, Pack) else Pack.open(expand_user(images))
         part = pack.exam_part if held_out else TRAIN

@@ -147,16 +147,14 @@ class Pack:
             head, *lines, end = map(json.loads, data.splitlines())
             if head["format"] != FORMAT:
                 raise UserError(f"{path} has format {head['format']}, this poise reads {FORMAT}; pack the folder again")
-            whole = end["end"] == _hash(data[: data.rindex(b"\n", 0, -1) + 1])
-            blocks = tuple(map(Block.from_line, lines)) if whole else ()
-            pack = Pack(path, head["size"], head["square"], head["channels"], blocks)
+            if end["end"] != _hash(data[: data.rindex(b"\n", 0, -1) + 1]):
+                raise ValueError("it ends with the digest of another one")
+            pack = Pack(path, head["size"], head["square"], head["channels"], tuple(map(Block.from_line, lines)))
         except UserError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise Damaged(f"{path} has a damaged index; copy it again, or pack the folder again") from error
-        if not whole:
-            raise Damaged(f"{path} has a damaged index; copy it again, or pack the folder again")
-        for block in blocks:
+        for block in pack.blocks:
             file = path / block.file
             if not file.is_file() or file.stat().st_size != block.pixels * pack.channels:
                 raise Damaged(f"{file} is gone or cut off; copy the pack again, or pack the folder again")

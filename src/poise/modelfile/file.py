@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 
 from poise import store
 from poise.data.packs import Pack
-from poise.data.sources.layout import PACK, is_pack, labelled_files
+from poise.data.sources.layout import is_pack, labelled_files, names_pack
 from poise.errors import (
     MOST_NAMED,
     BadImages,
@@ -343,7 +343,7 @@ class ModelFile:
 
 def list_images(folder: Path) -> LessonImages:
     """What a folder or a pack gives to learn."""
-    if folder.suffix == PACK or is_pack(folder):
+    if names_pack(folder):
         pack = Pack.open(folder)
         return LessonImages(pack, None, pack.class_names)
     paths, labels = labelled_files(folder)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from poise.data import Decoder
 from poise.data.packs import Pack, PackedImage
-from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
+from poise.data.sources.layout import image_files, labelled_files, names_pack
 from poise.errors import BadImages, UserError, naming, not_learned
 from poise.learner import Label, Learner
 from poise.store import expand_user
@@ -138,7 +138,7 @@ def _list_images(paths: Sequence[Path], *, streamed: bool) -> list[list[Path] | 
     found: list[list[Path] | Pack | Prediction] = []
     for path in paths:
         try:
-            if os.path.lexists(path) and _names_pack(path):
+            if os.path.lexists(path) and names_pack(path):
                 found.append(Pack.open(path))
                 continue
             images = image_files(path)  # of a path that leads nowhere, itself: told when it is to be read
@@ -152,11 +152,6 @@ def _list_images(paths: Sequence[Path], *, streamed: bool) -> list[list[Path] | 
         else:
             found.append(images)
     return found
-
-
-def _names_pack(path: Path) -> bool:
-    """Whether this is a pack, whatever its name, or is called one: then what is wrong with it is said."""
-    return is_pack(path) or path.suffix == PACK
 
 
 def predict_pack(learner: Learner, pack: Pack, top: int = 1, *, reject: bool = False) -> Iterator[Prediction]:
@@ -278,7 +273,7 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 
     Of a pack, every such image of its test part; where it has none, of its training part.
     """
-    pack = Pack.open(folder) if _names_pack(folder) else None
+    pack = Pack.open(folder) if names_pack(folder) else None
     paths, names = labelled_files(folder) if pack is None else ([], pack.names(pack.exam_part))
     labels, found = {str(label) for label in learner.classes_}, Counter(names)
     if not labels & found.keys():
@@ -305,7 +300,7 @@ def score_folder(learner: Learner, folder: Path) -> FolderScore:
 
 def class_names(folder: Path) -> list[str]:
     """The class of each image in class folders, or of the part of a pack that is predicted."""
-    if not _names_pack(folder):
+    if not names_pack(folder):
         return labelled_files(folder)[1]
     pack = Pack.open(folder)
     return pack.names(pack.exam_part)

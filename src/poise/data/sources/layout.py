@@ -48,6 +48,11 @@ def is_pack(path: Path) -> bool:
     return (path / INDEX).is_file()
 
 
+def names_pack(path: Path) -> bool:
+    """Whether this is a pack, whatever its name, or is called one: then what is wrong with it is said."""
+    return path.suffix == PACK or is_pack(path)
+
+
 def scan(folder: Path) -> Layout:
     """The layout of `train/CLASS/*` and `test/CLASS/*` (or `val`), or of `CLASS/*`, which are split by a fixed seed."""
     _refuse_no_folder(folder)

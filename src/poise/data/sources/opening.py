@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from poise.data.sources.base import Source, digest
-from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files
+from poise.data.sources.layout import PACK, image_files, is_pack, labelled_files, names_pack
 from poise.data.sources.own import ArraySource, FolderSource, PackSource
 from poise.data.sources.published import CifarSource, DigitsSource, OutlinedSource, open_collection
 from poise.data.sources.registry import (
@@ -72,7 +72,7 @@ def _open_place(path: Path, name: str | None, size: int | None = None) -> Source
         return CifarSource(RELEASES[name], path)
     if name in COLLECTIONS:
         return open_collection(COLLECTIONS[name], path)
-    if path.suffix == PACK or is_pack(path):
+    if names_pack(path):
         return PackSource(path, name=name, size=size)
     try:
         return FolderSource(path, name=name, size=size)
