@@ -108,14 +108,16 @@ class Trainer:
                     stage.prepare(self.students[stage.student], generator)
                 record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
                 rate = self.schedule.rate(stage, self.epoch, epochs, self.action.lr)
-                for values in self._train_epoch(stage, runner, rate):
+                runner.step.optimiser.set_rate(rate)
+                for values in self._train_epoch(stage, runner):
                     record.append(values)
                     self._part += len(values) / len(runner.bounds)
                     detail = f"{stage.name} epoch {self.epoch + 1}/{epochs}"
                     yield Progress(self.context.phase, "training", self.done, self.planned, detail)
                 if stage.after is not None:
-                    falling = self.schedule.rate(stage.after, self.epoch, epochs, self.action.lr)
-                    for _ in self._train_epoch(stage.after, self._runners[AFTER], falling):
+                    after = self._runners[AFTER]
+                    after.step.optimiser.set_rate(self.schedule.rate(stage.after, self.epoch, epochs, self.action.lr))
+                    for _ in self._train_epoch(stage.after, after):
                         pass
                     self.students[stage.after.student].clamp_fusion()
                 means = self._mean_values(record, runner.step.names)
@@ -136,9 +138,8 @@ class Trainer:
         whole = stage.epochs(self.context.schedule.lasting(self.action.epochs).epochs)
         return max(epochs, ceiling(self._kept.begun.balance_length * whole))
 
-    def _train_epoch(self, stage: Stage, runner: Runner, rate: float) -> Iterator[Tensor]:
+    def _train_epoch(self, stage: Stage, runner: Runner) -> Iterator[Tensor]:
         """The values of an epoch's steps, a few steps at a time."""
-        runner.step.optimiser.set_rate(rate)
         seed, address = self.context.seed, (self.context.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(runner.feed)))
