@@ -180,6 +180,16 @@ def test_images_in_colour_are_judged_for_and_grey_ones_are_not() -> None:
         assert learner.preprocessing_.augmentation.pad == 1
 
 
+def test_what_grey_photos_should_be_given_is_said() -> None:
+    line = "grey photos are learned better with net=efficientnet-lite0 and method=ranpac"
+    images = np.random.default_rng(0).integers(0, 256, (6, 48, 48), dtype=np.uint8)
+    cases: list[tuple[dict[str, Any], bool]] = [({}, True), ({"net": "small"}, False), ({"method": "lwf"}, False)]
+    for given, said in cases:
+        learner = Learner(epochs=1, device="cpu", **given)
+        assert (line in chosen_in(learner.fitting(images, [0, 1] * 3)).line) == said
+    assert line not in chosen_in(Learner(epochs=1, device="cpu").fitting(images[:, :47], [0, 1] * 3)).line
+
+
 def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_bytes(tmp_path: Path) -> None:
     images, labels = coloured(*digits(0, 1, count=25))
     once = state_bytes(Learner(epochs=2, policy="fixed", device="cpu").partial_fit(images, labels), tmp_path)
