@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore, batch_bounds
 from poise.data.crops import resize_box
-from poise.data.stores import View, join_stores, resident
+from poise.data.stores import View, resident
 
 SHAPE = (3, 8, 8)
 
@@ -28,6 +28,11 @@ def flat(count: int = 5) -> FlatStore:
 
 def dense(count: int = 4) -> DenseStore:
     return DenseStore(torch.from_numpy(np.random.default_rng(1).integers(0, 256, (count, *SHAPE), dtype=np.uint8)))
+
+
+def join_stores(stores: list[PixelStore]) -> PixelStore:
+    """The images of several stores, one store after the other."""
+    return View.of([(store, torch.arange(len(store))) for store in stores])
 
 
 def whole(store: PixelStore, index: int) -> torch.Tensor:

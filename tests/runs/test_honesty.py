@@ -19,7 +19,7 @@ from poise.data import Crops, DenseStore, Feed, FlatStore, ImageSet, PixelStore,
 from poise.data.packing import Packing
 from poise.data.packs import PackedStore
 from poise.data.sources import DigitsSource, PackSource
-from poise.data.stores import View, join_stores
+from poise.data.stores import View
 from poise.runs import Examiner, Plan, Run, RunFolder, make_recipe
 from poise.runs.checks import Audit
 from poise.runs.journal import read_journal
@@ -155,6 +155,11 @@ def packed(path: Path, *, square: bool = False) -> PixelStore:
     return PackSource(path / "some.pack").test().store
 
 
+def joined(*parts: PixelStore) -> PixelStore:
+    """The images of several stores of three."""
+    return View.of([(part, torch.arange(3)) for part in parts])
+
+
 def flat(count: int = 6) -> FlatStore:
     """Images of different widths in one row of bytes."""
     sizes = torch.tensor([[8, 8 + index] for index in range(count)])
@@ -174,11 +179,11 @@ STORES: dict[str, tuple[type[PixelStore], Callable[[Path], PixelStore]]] = {
     "packed, of one size": (PackedStore, lambda path: packed(path, square=True)),
     "a view of two": (
         View,
-        lambda path: join_stores([flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))]),
+        lambda path: joined(flat(3), DenseStore(torch.zeros(3, 1, 8, 8, dtype=torch.uint8))),
     ),
     "a view of two, of one size": (
         View,
-        lambda path: join_stores([DenseStore(torch.full((3, 1, 8, 8), value, dtype=torch.uint8)) for value in (0, 1)]),
+        lambda path: joined(*(DenseStore(torch.full((3, 1, 8, 8), value, dtype=torch.uint8)) for value in (0, 1))),
     ),
 }
 

@@ -210,8 +210,8 @@ class Preprocessing:
         Augmentation is in this order: crop, mirror, brightness, AutoAugment, Cutout. Resized crops, mirrored or not,
         were made where the pixels were gathered (`Draws.crops`).
         """
-        if len(draws) != len(pixels):
-            raise UserError(f"{len(pixels)} images came with {len(draws)} draws; draw once for each image")
+        if len(draws.offsets) != len(pixels):
+            raise UserError(f"{len(pixels)} images came with {len(draws.offsets)} draws; draw once for each image")
         cropped = (_crop(pixels, draws, self.augmentation.pad) if draws.boxes is None else pixels).float()
         if self.augmentation.brightness:
             cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from poise.data.stores import DenseStore, PixelStore, chunks, describe, join_stores
+from poise.data.stores import DenseStore, PixelStore, View, chunks, describe
 from poise.errors import UserError
 
 
@@ -95,7 +95,7 @@ class ImageSet:
             what = f"sets of images of different shapes ({shapes})" if shapes else "no image sets"
             raise UserError(f"cannot join {what}; give at least one set, all of the same channels, height and width")
         return ImageSet(
-            join_stores([images.store for images in sets]),
+            View.of([(images.store, torch.arange(len(images), device="cpu")) for images in sets]),
             torch.cat([images.labels for images in sets]),
             torch.cat([images.origins for images in sets]),
         )

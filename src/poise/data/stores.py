@@ -381,11 +381,6 @@ class View(PixelStore):
         return View, (self.bases, self.which, self.index)
 
 
-def join_stores(stores: Sequence[PixelStore]) -> PixelStore:
-    """The images of several stores, one store after the other."""
-    return View.of([(store, torch.arange(len(store), device="cpu")) for store in stores])
-
-
 # What stores are made of ----------------------------------------------------------------------------------------------
 
 
