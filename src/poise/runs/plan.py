@@ -99,9 +99,9 @@ class Plan:
 
     def new_learner(self, executor: Executor | None = None) -> Learner:
         """A learner as the recipe describes it, which has learned nothing; `executor` says where its trials run."""
-        augmentation, preprocessing = self.augmentation, self.source.preprocessing
+        augmentation, preprocessing, info = self.augmentation, self.source.preprocessing, self.net_info
         around = Runtime.of(self.settings, self.recipe.device, augmentation=augmentation, executor=executor)
-        own = self.net_info is not None and self.net_info.mean is not None  # not those of the data
+        own = info is not None and info.mean is not None  # the network's own constants, not those of the data
         if own or augmentation is None or preprocessing is None:
             return Learner.from_settings(self.settings, around)
         return Learner.from_settings(self.settings, around, replace(preprocessing, augmentation=augmentation))

@@ -163,13 +163,13 @@ class Run:
         """What can be wrong with the recipe or the data is found here, before anything is written."""
         settings, recipe = self.plan.settings, self.plan.recipe
         train, examiner = self._open_images()
-        if self.plan.net_info is not None:
-            self.plan.net_info.check(train.shape)
         if recipe.start is None:
             learner = self.plan.new_learner(self.executor)
         else:
             state = read_start(Path(recipe.start), settings, self.plan.identity(), images_by_origin(train))
             learner = self.plan.restored_learner(state, self.executor)
+        if self.plan.net_info is not None:
+            self.plan.net_info.check(train.shape)
         self.world.wait()  # all ranks found their part in order
         return learner, train, examiner
 
@@ -252,8 +252,7 @@ class Run:
             observer.begin(work)
         last = len(self.plan.stream.groups)
         for phase in range(len(self.findings.exams), last if self.until is None else self.until):
-            if learner.phases_ == phase:
-                yield from self._learn(learner, phase, train, self._reward(learner, examiner))
+            yield from self._learn(learner, phase, train, examiner)
             self._end_phase(learner, phase, examiner)
             if phase + 1 < last and self.stop.agree(self.world):
                 self._leave()
@@ -264,14 +263,14 @@ class Run:
         """What the policy is told of a trial, where that is not the local reward: an honest run has no other."""
         return None
 
-    def _learn(
-        self, learner: Learner, phase: int, train: ImageSet, reward: Reward | None
-    ) -> Generator[int, None, None]:
+    def _learn(self, learner: Learner, phase: int, train: ImageSet, examiner: Examiner) -> Generator[int, None, None]:
+        clock, reward = CheckpointClock(self.checkpoint_seconds), self._reward(learner, examiner)
+        if learner.phases_ > phase:  # it was left between the phase and its exam
+            return
         groups, coming = self.plan.stream.groups, None
         if self.plan.settings.memory.knows_increment:  # the last phase counts itself
             coming = len(train.of_labels(groups[min(phase + 1, len(groups) - 1)]))
         arrived = train.of_labels(groups[phase])
-        clock = CheckpointClock(self.checkpoint_seconds)
         events = learner.fitting(arrived, arrived.labels, origins=arrived.origins, next_images=coming, reward=reward)
         if isinstance(self.executor, WaitingExecutor):  # a stop is heard, too, while other machines are waited for
             self.executor.meanwhile = lambda: self._leave_if_asked(learner)
