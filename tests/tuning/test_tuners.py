@@ -19,12 +19,11 @@ from poise.spaces import make_space
 from poise.training import EpochDone, TuningDone
 from poise.tuning import BilevelTuner, OfflineTuner, PolicyTuner, Tuner, tuner_kind, tuner_names
 from poise.tuning.bilevel import tuned_axes
-from poise.tuning.search import FixedTuner
 
 from .learners import SMALL, decided_in, digits, of, saved, small, tried_in
 
 SETUP = Setup(make_space({"lr": [0.1, 0.05]}, make_method("lucir").default_action), short=4, full=40, seed=0)
-KINDS: dict[str, type[Tuner]] = {"fixed": FixedTuner, "bilevel": BilevelTuner, "offline-rl": OfflineTuner}
+KINDS: dict[str, type[Tuner]] = {"fixed": Tuner, "bilevel": BilevelTuner, "offline-rl": OfflineTuner}
 TUNERS: dict[str, dict[str, Any]] = {
     "fixed": {},
     "grid": {},

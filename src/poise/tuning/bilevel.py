@@ -165,8 +165,6 @@ class InnerProblem:
         state = yield from self.unroll(action, hyper, steps, number)
         with self._context.backend.active():  # whose precision is not that of the phase
             loss, at_end = self._validate(state)
-            if not hyper:
-                return loss, {}
             found = torch.autograd.grad(
                 [state[name] for name in at_end],
                 list(hyper.values()),

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -85,8 +84,11 @@ class Choice:
     distribution: list[float] | None = None
 
 
-class Tuner(ABC):
-    """Chooses the action of each phase after the first. It has no state but the history it is handed."""
+class Tuner:
+    """Chooses the action of each phase after the first: here always the default, the method's own or the user's.
+
+    It has no state but the history it is handed.
+    """
 
     def __init__(self, kind: TunerKind, setup: Setup, options: Options) -> None:
         self.kind, self.setup, self.options, self.space = kind, setup, options, setup.space
@@ -97,9 +99,10 @@ class Tuner(ABC):
         yield from ()
         return Choice(action)
 
-    @abstractmethod
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
         """The action of this phase, from where its history ends."""
+        yield from ()
+        return Choice(self.default)
 
     def plan(self, phase: int) -> Planned:
         """About how many trials this phase will see, and what they cost."""
@@ -114,12 +117,13 @@ class Tuner(ABC):
                 task.history.append(step)
                 yield TuningDone(task.phase, self.kind.name, step.as_json())
 
-    def refuse_foreign(self, history: History) -> None:  # noqa: B027 - most tuners ask nothing of a history
+    def refuse_foreign(self, history: History) -> None:
         """Refuse a history that this tuner cannot have made."""
 
     def describe(self) -> dict[str, Any]:
-        """Its name and options, for the record."""
-        return {"name": self.kind.name, **self.options}
+        """Its name and options, for the record; the action, where it is always the same."""
+        found = {"name": self.kind.name, **self.options}
+        return found if self.kind.tunes else {**found, "action": dict(self.default)}
 
 
 class PolicyTuner(Tuner):
@@ -196,19 +200,6 @@ def _distribution(policy: Policy) -> list[float] | None:
     return found.tolist() if found is not None else None
 
 
-class FixedTuner(Tuner):
-    """The default action in every phase: the method's own, or the one the user set."""
-
-    def choose(self, task: Task) -> Generator[Event, None, Choice]:
-        """Nothing is tried."""
-        yield from ()
-        return Choice(self.default)
-
-    def describe(self) -> dict[str, Any]:
-        """The name and the action."""
-        return {**super().describe(), "action": dict(self.default)}
-
-
 # Tuners by their names ------------------------------------------------------------------------------------------------
 
 
@@ -265,7 +256,7 @@ def _no_options(given: Options) -> dict[str, Any]:
 
 
 #: The tuners that are not policies, by their names; the modules that make others add them.
-OTHERS: Final = {UNTUNED: TunerKind(UNTUNED, FixedTuner, _no_options, tunes=False)}
+OTHERS: Final = {UNTUNED: TunerKind(UNTUNED, Tuner, _no_options, tunes=False)}
 
 
 def tuner_names() -> list[str]:
