@@ -20,14 +20,7 @@ def feature_weight(old: int, new: int, method: Lucir | None = None) -> float:
     return (method or Lucir()).terms(student, teacher, labels, Growth(old, new))["feature_kd"].item()
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        *zip((50, 60, 70, 80, 90), [10] * 5, (11.18, 12.25, 13.23, 14.14, 15.0), strict=True),  # TFH, N = 5
-        *zip((20, 40, 60, 80), [20] * 4, (5.0, 7.07, 8.66, 10.0), strict=True),  # TFS, N = 5
-        *[(50, 2, 25.0), (98, 2, 35.0), (4, 4, 5.0), (96, 4, 24.49)],  # TFH and TFS, N = 25
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "expected"), [(50, 10, 11.18), (90, 10, 15.0), (20, 20, 5.0), (98, 2, 35.0)])
 def test_the_feature_weight_grows_with_the_share_of_old_classes(old: int, new: int, expected: float) -> None:
     assert feature_weight(old, new) == pytest.approx(expected, abs=0.005)
     assert feature_weight(old, new, Lucir(lambda_base=10.0)) == pytest.approx(2 * expected, abs=0.01)

@@ -37,20 +37,6 @@ def test_the_scores_are_those_of_ridge_regression(points: tuple[Tensor, Tensor])
     assert torch.equal(logits.argmax(dim=1), scores.argmax(dim=1))
 
 
-def test_images_added_one_after_the_other_give_what_all_at_once_give(points: tuple[Tensor, Tensor]) -> None:
-    features, labels = points
-    once, apart = head_for(3), head_for(2)
-    once.add(features, labels)
-    first = labels < 2
-    apart.add(features[first], labels[first])
-    apart.grow(1, torch_generator(0, "head"))
-    for part in torch.split((~first).nonzero(), 7):
-        apart.add(features[part[:, 0]], labels[part[:, 0]])
-    for head in (once, apart):
-        head.solve(0.1)
-    assert torch.allclose(once.rows(), apart.rows(), atol=1e-5)
-
-
 def test_the_ridge_is_the_one_with_the_smallest_held_out_error(points: tuple[Tensor, Tensor]) -> None:
     """Labels without any meaning want a large one, those that follow from the features a small one."""
     features, labels = points

@@ -95,12 +95,7 @@ def reopened(state: Saved) -> Learner:
 
 def assert_same(a: Learner, b: Learner) -> None:
     """Two learners are equal to the last bit, with all that they remember."""
-    assert_same_state(saved(a), saved(b))
-
-
-def assert_same_state(one: Saved, other: Saved) -> None:
-    """Two states are equal to the last bit."""
-    (first, first_meta), (second, second_meta) = one, other
+    (first, first_meta), (second, second_meta) = saved(a), saved(b)
     assert first.keys() == second.keys()
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert first_meta == second_meta

@@ -101,13 +101,10 @@ CANNOT = "the local environment cannot judge an allocation"
     ("changes", "said"),
     [
         ({}, True),
-        ({"policy": "race"}, True),
         ({"space": {"allocation": [0.5, 0.9], "lr": [0.1, 0.05]}}, True),
         ({"space": {"allocation": [0.5]}}, False),  # there is nothing to decide
         ({"action": {"allocation": 0.9}, "space": {"lr": [0.1, 0.05]}}, False),
-        ({"trials": {"environment": "lookahead"}}, False),
         ({"trials": {"environment": "both"}}, False),
-        ({"policy": "fixed"}, False),
         ({"policy": "offline-rl"}, False),  # it learns on pseudo streams, where it sees what an allocation is worth
         ({"memory": 5, "space": {"lr": [0.1, 0.05]}}, False),
     ],

@@ -241,10 +241,3 @@ def test_after_its_first_phase_a_pseudo_stream_keeps_what_a_real_one_keeps(
         tasks, new = tasks_of(context, images, rho=0.5, first_rho=first_rho), images.of_labels([0, 1])
         at = ended(tasks.learn(tasks.begin(0), new, context.method.default_action))
         assert (at.rho, torch.bincount(at.kept.labels).tolist()) == (first_rho, kept)
-
-
-def test_auto_counts_the_methods_own_classifier(cpu: Backend, images: ImageSet) -> None:
-    for method, own in (("lucir", "fc"), ("icarl", "ncm")):
-        tasks = tasks_of(situation_of(cpu, method), images)
-        found = [tasks.classifier_for(Action(classifier=name)) for name in ("auto", "fc", "ncm")]
-        assert found == [own, "fc", "ncm"]

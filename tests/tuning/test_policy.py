@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +11,8 @@ from poise import Learner
 from poise.actions import Action
 from poise.errors import Damaged, UserError
 from poise.methods import make_method
-from poise.policies import POLICIES, Decided, Outcome, Policy, Preset, Tried, Wish
-from poise.tuning import Entry, PolicyTuner, Reward, TrialResult
+from poise.policies import POLICIES, Decided, Policy, Preset, Tried, Wish
+from poise.tuning import Entry, PolicyTuner
 
 from .learners import (
     SMALL,
@@ -107,29 +106,6 @@ def test_a_given_action_leaves_the_policy_as_it_was() -> None:
     for each in (learner, again):
         each.partial_fit(*digits([5]))
     assert_same(learner, again)
-
-
-# Studies ------------------------------------------------------------------------------------------------------------
-
-
-class Reversed(Reward):
-    """Tells the policy the opposite."""
-
-    def outcome(self, result: TrialResult, classifier: str) -> Outcome:
-        return replace(result.outcome, reward=1 - result.outcome.reward, per_class=())
-
-    def record(self, result: TrialResult) -> dict[str, Any]:
-        return {"told": 1 - result.outcome.reward}
-
-
-def test_a_study_may_reward_something_else() -> None:
-    learner, plain = small(), small()
-    told = list(learner.fitting(*digits([3]), reward=Reversed()))
-    rewards = [event.reward for event in tried_in(list(plain.fitting(*digits([3]))))]
-    assert len(set(rewards)) > 1
-    assert [event.reward for event in tried_in(told)] == [1 - reward for reward in rewards]
-    assert [event.record for event in tried_in(told)] == [{"told": 1 - reward} for reward in rewards]
-    assert decided_in(told).reward == 1 - min(rewards)
 
 
 # The record ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from poise.actions import Action
-from poise.data import ImageSet, Memory, herd
+from poise.data import ImageSet, Memory
 from poise.methods import Growth, Lucir, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
@@ -192,20 +192,6 @@ def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Mak
         assert torch.bincount(kept.labels).tolist() == [min(most, each) for each in counts.tolist()]
 
 
-def test_the_first_half_is_cut_to_its_memory_by_herding(context: PhaseContext, make_ahead: Make) -> None:
-    trials = make_ahead(Watched, length=0.05)
-    tried(trials, 2, round=1)
-    assert trials.followed is not None
-    first, model, following = trials.followed
-    features = context.evaluator.extract(model, first.new.pixels).features
-    ranks = herd(features, first.new.labels, QUOTA)
-    cut = [first.kept.origins[first.kept.labels == label][:QUOTA] for label in (0, 1)]
-    herded = [*cut, *(first.new.origins[ranks[label]] for label in sorted(ranks))]
-    assert following.kept.origins.tolist() == torch.cat(herded).tolist()
-    assert len(following.kept) == 3 * QUOTA < len(first.kept) + len(first.new)
-    assert not set(following.kept.origins.tolist()) & set(following.new.origins.tolist())
-
-
 @pytest.mark.parametrize("reserved", [0, 2])
 def test_what_a_look_ahead_reports_belongs_to_the_real_rows(make_ahead: Make, reserved: int) -> None:
     for round_ in (0, 1):  # whatever the order of the classes inside
@@ -329,17 +315,6 @@ def test_a_witness_never_changes_a_reward(make_trials: Make) -> None:
     alone, watched = (tried(make_trials(witness=witness), 4) for witness in (None, meddling))
     assert watched.witnessed is not None
     assert alone == replace(watched, witnessed=None)
-
-
-def test_the_record_gives_the_reward(make_ahead: Make) -> None:
-    for environment, reserved, classifier in (("lookahead", 0, "fc"), ("both", 3, "ncm")):
-        result = tried(make_ahead(environment=environment, length=0.05, reserved=reserved), 2, classifier=classifier)
-        record = json.loads(json.dumps(result.as_json()))
-        shares = [hits / images for hits, images in zip(record["hits"]["2"][classifier], record["images"], strict=True)]
-        assert np.mean(shares) == pytest.approx(result.outcome.reward)
-        assert result.totals() == {name: sum(hits) for name, hits in record["hits"]["2"].items()}
-        splits = record["split"].get("parts", [record["split"]])
-        assert sum(split["validated"] for split in splits) == sum(record["images"])
 
 
 @pytest.mark.parametrize("lanes", [1, 4])

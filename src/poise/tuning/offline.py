@@ -215,17 +215,14 @@ class PseudoTasks:
         starts.extras.clear()
         return StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)
 
-    def classifier_for(self, action: Action) -> str:
-        """The classifier whose accuracy is the reward."""
-        own = self.inputs.context.method.default_action.classifier
-        return ClassifierRule(own, in_force="fc", phases=1).classifier_for(action)
-
     def _accuracy(self, at: StreamState, valid: ImageSet, action: Action) -> float:
         """On the held-out images of the classes so far; class means come from the memory, where there is one."""
         judged, evaluator = valid.of_labels(range(at.known)), at.context.evaluator
         known = at.context.means
         means = known.vectors if known else evaluator.class_means(at.predictor, at.kept, at.known)
-        rows = evaluator.guesses(at.predictor, means, judged)[self.classifier_for(action)]
+        own = self.inputs.context.method.default_action.classifier
+        classifier = ClassifierRule(own, in_force="fc", phases=1).classifier_for(action)
+        rows = evaluator.guesses(at.predictor, means, judged)[classifier]
         hits, counts = count_hits(rows.cpu(), judged.labels.cpu()), torch.bincount(judged.labels.cpu())
         return sum(right / int(count) for right, count in zip(hits, counts, strict=True)) / at.known
 
