@@ -8,7 +8,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from poise.errors import UserError
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, herd_evenly, register
+from poise.methods.base import Growth, GrowthInputs, Known, Method, Stage, herd_evenly, register
 from poise.methods.lucir import Lucir
 from poise.methods.podnet import PODNet
 from poise.nets import Branches, Model, Output, ResNet, ScaledHead
@@ -29,14 +29,12 @@ class AANets(Method):
     """
 
     name = "aanets"
-    options: Mapping[str, float | str] = {"base": "podnet", "alpha": 0.5, "eta": "restarted"}
-    words: Mapping[str, tuple[str, ...]] = {"base": tuple(BASES), "eta": ("restarted", "kept")}
+    options: Mapping[str, Known] = {"base": tuple(BASES), "alpha": 0.5, "eta": ("restarted", "kept")}
 
     def __init__(self, **options: float | str) -> None:
-        word = str(options.get("base", self.options["base"]))
+        word = str(options.get("base", "podnet"))
         self.check_option("base", word)
         known = BASES[word].options
-        self.words = {**self.words, **BASES[word].words}
         self.base = BASES[word](**{name: value for name, value in options.items() if name in known})
         self.options = {**self.options, **known}
         super().__init__(**options)

@@ -68,6 +68,8 @@ class TrainedPhase(NamedTuple):
     features: Callable[[], tuple[Tensor, Tensor]]
 
 
+#: Of an option: its default, a number from 0 on or any text; or all words that it may be, the default first.
+Known = float | str | tuple[str, ...]
 #: The name of the model that a phase trains.
 MODEL: Final = "model"
 #: The name of the model of the phase before, which every phase after the first has.
@@ -196,25 +198,24 @@ class Method(ABC):
     starts_anew: bool = False
     #: The student that the next phase starts from, where it is not the phase's own model, which predicts.
     starts_from: str | None = None
-    #: The names of its own options with their defaults: numbers from 0 on, or words.
-    options: Mapping[str, float | str] = {}
-    #: The words that an option may be.
-    words: Mapping[str, tuple[str, ...]] = {}
+    #: The names of its own options with their defaults.
+    options: Mapping[str, Known] = {}
 
     def __init__(self, **options: float | str) -> None:
-        for name in options:
+        for name, value in options.items():
             if name not in self.options:
                 raise UserError(f"method {self.name} has no option '{name}'; {suggestion(name, self.options)}")
-        self.settings = {**self.options, **options}
-        for name, value in self.settings.items():
             self.check_option(name, value)
+        defaults = {name: known[0] if isinstance(known, tuple) else known for name, known in self.options.items()}
+        self.settings = {**defaults, **options}
 
     def check_option(self, name: str, value: float | str) -> None:
         """Refuse a value that an option cannot have: none of its words, or no number where its default is one."""
-        if name in self.words:
-            if value not in self.words[name]:
-                raise UserError(f"option {name}={value!r}; {suggestion(value, self.words[name])}")
-        elif not isinstance(self.options[name], str):
+        known = self.options[name]
+        if isinstance(known, tuple):
+            if value not in known:
+                raise UserError(f"option {name}={value!r}; {suggestion(value, known)}")
+        elif not isinstance(known, str):
             check_number(f"option {name}", value)
 
     @property

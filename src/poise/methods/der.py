@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from poise import losses
 from poise.actions import Action
 from poise.errors import check_number
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, draw_evenly, online_space, register
+from poise.methods.base import Growth, GrowthInputs, Known, Method, Stage, draw_evenly, online_space, register
 from poise.nets import Concatenated, Model, NewestHead, Output, RenewedHead, ResNet, Specialised
 
 AUXILIARY = "auxiliary"
@@ -44,14 +44,13 @@ class DER(Method):
         {"auxiliary": (0.5, 1), "balance": ("finetune",), "lr": (0.1, 0.05, 0.02)},
         {"auxiliary": (1,), "balance": ("align",), "lr": (0.1, 0.05)},
     )
-    options: Mapping[str, float | str] = {
+    options: Mapping[str, Known] = {
         "temperature": 5.0,
-        "first": "warm",
+        "first": ("warm", "plain"),
         "first_share": PLAIN.share,
         "warmup": WARMUP,
         "brightness": brightness,
     }
-    words: Mapping[str, tuple[str, ...]] = {"first": ("warm", "plain")}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)

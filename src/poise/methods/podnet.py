@@ -14,7 +14,7 @@ from poise import losses
 from poise.actions import Action
 from poise.data import cluster_centres, load_clustering
 from poise.errors import UserError
-from poise.methods.base import Growth, GrowthInputs, Method, Stage, online_space, register
+from poise.methods.base import Growth, GrowthInputs, Known, Method, Stage, online_space, register
 from poise.nets import Model, Output, ProxyHead
 
 CLAMP = 5.0  # largest size of a value of a gradient
@@ -69,8 +69,7 @@ class PODNet(Method):
     )
     #: 20 epochs (for 160) at a constant rate on the exemplars of all classes; only proxies are trained.
     balancing = replace(Method.balancing, milestones=(), lr=0.05, clamp=CLAMP, trains="rows", moves_statistics=True)
-    options: Mapping[str, float | str] = {"spatial": 3.0, "flat": 1.0, "logits": "sigmoid"}
-    words: Mapping[str, tuple[str, ...]] = {"logits": ("sigmoid", "softmax")}
+    options: Mapping[str, Known] = {"spatial": 3.0, "flat": 1.0, "logits": ("sigmoid", "softmax")}
 
     def __init__(self, **options: float | str) -> None:
         super().__init__(**options)
