@@ -15,20 +15,7 @@ from poise.data import ImageSet
 from poise.nets import Concatenated, Model
 
 from .conftest import learned
-from .plain import (
-    CLOSE,
-    DECAY,
-    EPOCHS,
-    LONG,
-    RATE,
-    epochs_of,
-    features,
-    linear,
-    same,
-    same_rows,
-    step,
-    trained,
-)
+from .plain import CLOSE, DECAY, EPOCHS, LONG, RATE, epochs_of, features, linear, same, same_rows, step, trained
 from .watching import Batch, Watched
 
 # FOSTER ---------------------------------------------------------------------------------------------------------------

@@ -46,10 +46,7 @@ def nothing_differs(weights: Array, turn: int, arms: int) -> Array:
 
 
 @pytest.mark.parametrize("arms", [2, 3, 20])
-@pytest.mark.parametrize(
-    "nature",
-    [followed_leader_is_fooled, heaviest_arm_loses, one_arm_is_better, nothing_differs],
-)
+@pytest.mark.parametrize("nature", [followed_leader_is_fooled, heaviest_arm_loses, one_arm_is_better, nothing_differs])
 def test_the_regret_bound_holds_at_every_round(nature: Callable[[Array, int, int], Array], arms: int) -> None:
     """R ≤ 2 √(V ln K) + 4/3 ln K + 2 and R ≤ 2 Δ, for losses in [0, 1]."""
     belief = AdaHedge(setup(arms))

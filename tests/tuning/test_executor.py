@@ -72,11 +72,10 @@ class Away:
     "settings",
     [
         {"policy": "race", "policy_options": {"rungs": 2, "finalists": 1}, "trials": {"length": 0.5}},
-        {"policy": "exp3", "policy_options": {"iterations": 2}},
         {"trials": {"environment": "both"}, "space": {"lr": [0.1, 0.02]}},
         {"trials": {"horizon": 1}, "space": {"lr": [0.1, 0.02]}},
     ],
-    ids=["race", "exp3", "both environments", "horizon"],
+    ids=["race", "both environments", "horizon"],
 )
 def test_a_learner_whose_trials_run_elsewhere_is_the_same(settings: dict[str, Any]) -> None:
     executor = Away()

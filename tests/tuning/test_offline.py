@@ -17,14 +17,7 @@ from poise.policies.reinforce import state_of
 from poise.spaces import ActionSpace, make_space
 from poise.training import Backend, PhaseContext, make_backend
 from poise.tuning import TrialInputs
-from poise.tuning.offline import (
-    OfflineOptions,
-    PseudoTasks,
-    StreamState,
-    phase_sizes,
-    pseudo_stream,
-    reinforce_after,
-)
+from poise.tuning.offline import OfflineOptions, PseudoTasks, StreamState, phase_sizes, pseudo_stream, reinforce_after
 from poise.tuning.results import Episode
 
 from .learners import ended, phase_context

@@ -14,16 +14,7 @@ from poise.methods import make_method
 from poise.policies import POLICIES, Decided, Policy, Preset, Tried, Wish
 from poise.tuning import Entry, PolicyTuner
 
-from .learners import (
-    SMALL,
-    assert_same,
-    decided_in,
-    digits,
-    reopened,
-    saved,
-    small,
-    tried_in,
-)
+from .learners import SMALL, assert_same, decided_in, digits, reopened, saved, small, tried_in
 
 OWN = make_method("lucir").default_action
 

@@ -91,16 +91,15 @@ def fingerprint(model: Model, means: Tensor, classes: Sequence[Any]) -> float:
 
 
 @pytest.mark.parametrize(
-    ("environment", "share", "epochs"), [("local", None, 1), ("local", 0.5, 3), ("lookahead", 1.0, 5)]
+    ("environment", "share", "epochs"), [("local", None, 1), ("local", 0.5, 2), ("lookahead", 1.0, 3)]
 )
 def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
     context: PhaseContext, make_ahead: Make, environment: str, share: float | None, epochs: int
 ) -> None:
     method = Lucir()
     method.balancing = replace(method.balancing, share=1 / 8)
-    assert context.schedule.epochs == 40
-    context = replace(context, method=method)
-    trials: Trials = make_ahead(context=context, environment=environment, length=0.05, balance_length=share)
+    context = replace(context, method=method, schedule=replace(context.schedule, epochs=24))
+    trials: Trials = make_ahead(context=context, environment=environment, length=0.08, balance_length=share)
 
     def images(trial: Trial, **changes: Any) -> int:
         before = trials.trained
@@ -109,8 +108,8 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
 
     epoch = images(Trial(0, arm=0, epochs=2)) // 2  # of all trainings of a trial; this action has no fine-tuning
     assert images(Trial(1, arm=1, epochs=2), balance="finetune") == (2 + epochs) * epoch
-    full = images(Trial(2, arm=1, epochs=40, full=True), balance="finetune")
-    assert full == (40 + 5) * epoch, "a trial at full length is as long as the phase in any case"
+    full = images(Trial(2, arm=1, epochs=24, full=True), balance="finetune")
+    assert full == (24 + 3) * epoch, "a trial at full length is as long as the phase in any case"
 
 
 class Listening(Lucir):

@@ -102,11 +102,8 @@ class Trials:
         images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
         kinds = len({attempt.action.step_key for attempt in attempts})
         self._lanes.limit(worthwhile_lanes(images, kinds * inputs.settings.trainings(inputs.context.growth.new)))
-
-        def broadcast(results: list[TrialResult]) -> list[TrialResult]:
-            return [inputs.context.backend.broadcast(result) for result in results]
-
-        return map(broadcast, self._executor.run(self, attempts))
+        for results in self._executor.run(self, attempts):
+            yield [inputs.context.backend.broadcast(result) for result in results]
 
     def run_all(self, attempts: Sequence[Attempt]) -> list[TrialResult]:
         """The results of all attempts, in the order of asking, where no learner has set up the device."""
