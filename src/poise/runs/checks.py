@@ -41,19 +41,16 @@ class ExamReward(Reward):
             "images": examiner.counts(classes),
         }
 
-    def outcome(self, result: TrialResult, classifier: str) -> Outcome:
-        """What the examiner saw at the end, in place of the validation part."""
-        if result.outcome.diverged:
-            return result.outcome
-        seen = result.witnessed
-        shares = tuple(right / count for right, count in zip(seen[classifier], seen["images"], strict=True) if count)
-        return Outcome(result.outcome.trial, sum(shares) / len(shares), shares)
-
-    def record(self, result: TrialResult) -> dict[str, Any]:
-        """The record of the trial, labelled, with the local reward that was not used."""
-        seen = {name: hits for name, hits in (result.witnessed or {}).items() if name != "images"}
+    def told(self, result: TrialResult, classifier: str) -> tuple[Outcome, dict[str, Any]]:
+        """What the examiner saw at the end, in place of the validation part; labelled, with the local reward."""
+        outcome, record, seen = result.outcome, result.as_json(), dict(result.witnessed or {})
+        images = seen.pop("images", [])
         exam = {str(result.epochs): seen} if seen else {}
-        return {**result.as_json(), "leak": True, "local_reward": result.outcome.reward, "exam": exam}
+        record.update(leak=True, local_reward=outcome.reward, exam=exam)
+        if not outcome.diverged:
+            shares = tuple(right / count for right, count in zip(seen[classifier], images, strict=True) if count)
+            outcome = Outcome(outcome.trial, sum(shares) / len(shares), shares)
+        return outcome, record
 
 
 @dataclass

@@ -64,13 +64,9 @@ class Reward:
 
     witness: Witness | None = None
 
-    def outcome(self, result: TrialResult, classifier: str) -> Outcome:
-        """What the policy is told."""
-        return result.outcome
-
-    def record(self, result: TrialResult) -> dict[str, Any]:
-        """What is written down."""
-        return result.as_json()
+    def told(self, result: TrialResult, classifier: str) -> tuple[Outcome, dict[str, Any]]:
+        """What the policy is told, and what is written down."""
+        return result.outcome, result.as_json()
 
 
 def count_hits(rows: Tensor, labels: Tensor) -> list[int]:

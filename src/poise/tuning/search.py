@@ -154,13 +154,12 @@ class PolicyTuner(Tuner):
             for results in trials.run([*left]):
                 for result in results:  # in the order of asking, wherever they were made
                     attempt = left.popleft()
-                    outcome = task.reward.outcome(result, attempt.classifier)
+                    outcome, record = task.reward.told(result, attempt.classifier)
                     policy.tell([outcome])
                     # its hits are noted where they may decide which classifier counts
                     judges = attempt.trial.full or trials.inputs.settings.classifier == "trials"
                     task.history.append(Tried(task.phase, outcome, result.totals() if judges else None))
                     tried = asdict(attempt.trial), dict(attempt.action), attempt.classifier
-                    record = task.reward.record(result)
                     yield TrialDone(task.phase, *tried, outcome.reward, outcome.diverged, record, chances)
                 if not results:
                     yield Progress(task.phase, "trials", trials.trained, 0, self._describe(left[0], planned))
