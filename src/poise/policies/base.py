@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -99,13 +99,13 @@ class Outcome:
 class Tried:
     """A trial of some phase, and its outcome.
 
-    All that a policy knows are these entries and its own decisions, in the order in which they happened. `hits` of each
-    classifier are noted where the trial may judge them; they mean nothing to a policy.
+    All that a policy knows are these entries and its own decisions, in the order in which they happened. The `hits` of
+    each classifier mean nothing to it.
     """
 
     phase: int
     outcome: Outcome
-    hits: Mapping[str, int] | None = None
+    hits: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

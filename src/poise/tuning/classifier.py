@@ -71,7 +71,7 @@ def judge_before(task: Task, action: Action) -> Generator[Event, None, None]:
     if len(inputs.reserve) or len(inputs.memory.reserve) or not trials.possible:
         return
     decided = next(decided_trials(task.history), None)
-    if decided is not None and decided.hits is not None:
+    if decided is not None and (decided.outcome.trial.full or inputs.settings.classifier == "trials"):
         task.history.append(Judged(task.phase, decided.hits))
     elif inputs.settings.classifier == "full":
         trial, before = Trial(0, NO_ARM, inputs.planned, full=True), trials.trained

@@ -152,8 +152,8 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
     """An entry as plain values."""
     match entry:
         case Tried(phase, outcome, hits):
-            totals = {"totals": dict(hits)} if hits is not None else {}
-            return {"tried": {**asdict(outcome), "per_class": list(outcome.per_class)}, "phase": phase, **totals}
+            told = {**asdict(outcome), "per_class": list(outcome.per_class)}
+            return {"tried": told, "phase": phase, "totals": dict(hits)}
         case Decided(phase, arm):
             return {"decided": arm, "phase": phase}
         case Judged(phase, hits):
@@ -167,9 +167,9 @@ def entry_as_json(entry: Entry) -> dict[str, Any]:
 def entry_from_json(value: Mapping[str, Any]) -> Entry:
     """The entry that `entry_as_json` wrote, to the last bit."""
     match value:
-        case {"tried": told, "phase": int(phase)}:
+        case {"tried": told, "phase": int(phase), "totals": hits}:
             outcome = Outcome(Trial(**told["trial"]), told["reward"], tuple(told["per_class"]), told["diverged"])
-            return Tried(phase, outcome, value.get("totals"))
+            return Tried(phase, outcome, dict(hits))
         case {"decided": int(arm), "phase": int(phase)}:
             return Decided(phase, arm)
         case {"judged": hits, "phase": int(phase)}:

@@ -156,9 +156,7 @@ class PolicyTuner(Tuner):
                     attempt = left.popleft()
                     outcome, record = task.reward.told(result, attempt.classifier)
                     policy.tell([outcome])
-                    # its hits are noted where they may decide which classifier counts
-                    judges = attempt.trial.full or trials.inputs.settings.classifier == "trials"
-                    task.history.append(Tried(task.phase, outcome, result.totals() if judges else None))
+                    task.history.append(Tried(task.phase, outcome, result.totals()))
                     tried = asdict(attempt.trial), dict(attempt.action), attempt.classifier
                     yield TrialDone(task.phase, *tried, outcome.reward, outcome.diverged, record, chances)
                 if not results:
