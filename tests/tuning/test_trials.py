@@ -98,7 +98,7 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
 ) -> None:
     method = Lucir()
     method.balancing = replace(method.balancing, share=1 / 8)
-    context = replace(context, method=method, schedule=replace(context.schedule, epochs=24))
+    context = replace(context, method=method, schedule=context.schedule.lasting(24))
     trials: Trials = make_ahead(context=context, environment=environment, length=0.08, balance_length=share)
 
     def images(trial: Trial, **changes: Any) -> int:
