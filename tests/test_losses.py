@@ -55,28 +55,12 @@ def slow_bce_over_all_outputs(logits: Tensor, teacher: Tensor | None, labels: Te
     return float(-(targets * np.log(p) + (1 - targets) * np.log(1 - p)).mean())
 
 
-class TestCrossEntropy:
-    @given(SEEDS)
-    def test_equals_the_slow_formula(self, seed: int) -> None:
-        logits, labels = random(5, 4, seed=seed), torch.tensor([0, 3, 1, 1, 2])
-        slow = -np.mean([np.log(softmax(row)[label]) for row, label in zip(logits.numpy(), labels, strict=True)])
-        assert losses.cross_entropy(logits, labels).item() == pytest.approx(slow)
-
-
 class TestLogitKd:
     @given(SEEDS, st.sampled_from([1.0, 2.0, 5.0]))
     def test_equals_the_slow_formula(self, seed: int, temperature: float) -> None:
         student, teacher = random(6, 5, seed=seed), random(6, 5, seed=seed + 1)
         slow = slow_kl(student, teacher, temperature) * temperature**2 / 4
         assert losses.logit_kd(student, teacher, temperature).item() == pytest.approx(slow)
-
-    @given(SEEDS, st.floats(-50, 50))
-    def test_it_is_never_negative_and_blind_to_a_shift(self, seed: int, shift: float) -> None:
-        student, teacher = random(6, 5, seed=seed), random(6, 5, seed=seed + 1)
-        loss = losses.logit_kd(student, teacher).item()
-        assert loss > 0
-        assert losses.logit_kd(student + shift, teacher - shift).item() == pytest.approx(loss)
-        assert losses.logit_kd(teacher + shift, teacher).item() == pytest.approx(0, abs=1e-12)
 
     def test_sure_teachers_are_no_danger(self) -> None:
         student, teacher = random(2, 3).requires_grad_(), torch.tensor([[1e4, 0.0, 0.0], [0.0, -1e4, 0.0]]).double()
@@ -99,12 +83,6 @@ class TestFeatureKd:
         )
         assert losses.feature_kd(student * length, teacher).item() == pytest.approx(slow, abs=1e-6)
 
-    def test_known_values(self) -> None:
-        one = torch.eye(3)
-        assert losses.feature_kd(one, 5 * one).item() == pytest.approx(0, abs=1e-6)
-        assert losses.feature_kd(one, one.roll(1, 0)).item() == pytest.approx(1)
-        assert losses.feature_kd(one, -one).item() == pytest.approx(2)
-
 
 class TestMarginRanking:
     @given(SEEDS, st.integers(1, 4), st.integers(1, 4), st.integers(1, 3))
@@ -114,24 +92,16 @@ class TestMarginRanking:
         slow = slow_margin(scores, labels, old, 0.5, hardest)
         assert losses.margin_ranking(scores, labels, old, 0.5, hardest).item() == pytest.approx(slow)
 
-    def test_a_known_answer_with_the_two_hardest_of_three(self) -> None:
-        scores = torch.tensor([[0.6, 0.0, 0.5, 0.3, -0.9], [0.0, 0.0, 0.9, 0.9, 0.9]])
-        labels = torch.tensor([0, 3])  # the second image is new: it does not count
-        assert losses.margin_ranking(scores, labels, old=2).item() == pytest.approx((0.4 + 0.2) / 2)
-
-    def test_without_old_images_it_is_zero_with_zero_gradient(self) -> None:
-        scores = random(4, 5).requires_grad_()
-        loss = losses.margin_ranking(scores, torch.tensor([3, 4, 3, 4]), old=3)
+    @pytest.mark.parametrize(("labels", "classes"), [([3, 4, 3, 4], 5), ([0, 1, 2, 0], 3)], ids=["no old", "no new"])
+    def test_without_old_images_or_new_classes_it_is_zero_with_zero_gradient(
+        self, labels: list[int], classes: int
+    ) -> None:
+        scores = random(4, classes).requires_grad_()
+        loss = losses.margin_ranking(scores, torch.tensor(labels), old=3)
         loss.backward()  # type: ignore[no-untyped-call]
         assert loss.item() == 0
         assert scores.grad is not None
         assert not scores.grad.any()
-
-    def test_without_new_classes_it_is_zero(self) -> None:
-        scores = random(4, 3).requires_grad_()
-        loss = losses.margin_ranking(scores, torch.tensor([0, 1, 2, 0]), old=3)
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert loss.item() == 0
 
 
 def slow_nca(logits: Tensor, labels: Tensor) -> float:
@@ -176,10 +146,6 @@ class TestPodSpatial:
         found = losses.pod_spatial([size * maps for maps in student], teacher)
         assert found.item() == pytest.approx(float(slow), rel=1e-4)
 
-    def test_a_map_that_only_changes_its_signs_costs_nothing(self) -> None:
-        maps = random(3, 2, 4, 4)
-        assert losses.pod_spatial([maps], [-maps]).item() == pytest.approx(0, abs=1e-6)
-
     def test_networks_with_other_levels_are_no_teachers(self) -> None:
         with pytest.raises(ValueError, match="zip"):
             losses.pod_spatial([random(1, 1, 2, 2)], [])
@@ -199,34 +165,14 @@ class TestSigmoid:
         assert losses.sigmoid_new(logits, labels, old=0).item() == pytest.approx(slow)
 
 
-LABELS = torch.tensor([0, 1, 2, 3])
 TERMS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "cross_entropy": lambda student, teacher: losses.cross_entropy(student, LABELS),
     "logit_kd": losses.logit_kd,
     "feature_kd": losses.feature_kd,
-    "margin_ranking": lambda student, teacher: losses.margin_ranking(student, LABELS, 3),
-    "nca": lambda student, teacher: losses.nca(student, LABELS),
     "pod_spatial": lambda student, teacher: losses.pod_spatial([student[..., None, None]], [teacher[..., None, None]]),
-    "sigmoid_new": lambda student, teacher: losses.sigmoid_new(student, LABELS, 3),
-    "sigmoid_kd": lambda student, teacher: losses.sigmoid_kd(student, teacher, student.shape[1]),
 }
 
 
-@pytest.mark.parametrize("weight", [0.0, 1.0])
-@pytest.mark.parametrize("values", [random(4, 5).float(), torch.zeros(4, 5)], ids=["random", "zero"])
 @pytest.mark.parametrize("term", TERMS)
-def test_gradients_are_finite_when_student_equals_teacher(term: str, values: Tensor, weight: float) -> None:
-    student = values.clone().requires_grad_()
-    loss = weight * TERMS[term](student, values)
-    loss.backward()  # type: ignore[no-untyped-call]
-    assert loss.isfinite()
-    assert student.grad is not None
-    assert student.grad.isfinite().all()
-    if weight == 0:
-        assert not student.grad.any()
-
-
-@pytest.mark.parametrize("term", ["logit_kd", "feature_kd", "pod_spatial"])
 def test_distillation_does_not_pull_a_student_that_equals_its_teacher(term: str) -> None:
     teacher = random(4, 5)
     student = teacher.clone().requires_grad_()

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from torch import Tensor
 from torch.utils.data import TensorDataset
 
@@ -32,39 +31,6 @@ def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
     assert 0 <= learned.score(images, [names[label] for label in labels]) <= 1
 
 
-def test_labels_may_be_tensors_arrays_or_numpy_numbers() -> None:
-    images, labels = digits(0, 1)
-    forms: list[Any] = [torch.tensor(labels), np.array(labels, dtype=np.int8), [np.int64(label) for label in labels]]
-    for given in forms:
-        assert learner().partial_fit(images, given).knowledge.classes == (0, 1)
-
-
-def test_all_forms_of_the_same_images_are_the_same_to_it(tmp_path: Path) -> None:
-    images, labels = digits(0, 1)
-    forms: list[Any] = [images, images[..., None], torch.from_numpy(images)[:, None], list(images)]
-    learned = [learner().partial_fit(form, labels) for form in forms]
-    expected = learned[0].predict_proba(images)
-    for form, one in zip(forms, learned, strict=True):
-        assert np.array_equal(one.predict_proba(form), expected)
-    paths = [tmp_path / f"{number}.png" for number in range(len(images))]
-    for path, image in zip(paths, images, strict=True):
-        Image.fromarray(image).save(path)
-    assert np.array_equal(learned[0].predict_proba(paths), expected)
-    assert np.array_equal(learned[0].predict_proba([str(path) for path in paths]), expected)
-
-
-def test_files_are_read_in_colour_and_at_the_size_asked_for(tmp_path: Path) -> None:
-    paths, labels = [], []
-    for number in range(8):
-        colour = (250, 10, 10) if number % 2 else (10, 10, 250)
-        Image.new("RGB", (20 + number, 18), colour).save(tmp_path / f"{number}.png")
-        paths.append(tmp_path / f"{number}.png")
-        labels.append("red" if number % 2 else "blue")
-    learned = learner(image_size=16, epochs=5).partial_fit(paths, labels)
-    assert learned.shape_ == (3, 16, 16)
-    assert learned.predict(paths[:2]).shape == (2,)
-
-
 # Known classes ------------------------------------------------------------------------------------------------------
 
 
@@ -76,12 +42,6 @@ def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: 
     assert "class 3 is known already" in refusal(error)
     assert "known='update'" in refusal(error)
     assert state_bytes(learned, tmp_path) == before
-
-
-def test_an_update_may_bring_new_classes_too() -> None:
-    learned = grown().partial_fit(*digits(1, 9, first=30), known="update")
-    assert learned.knowledge.classes == (0, 1, 2, 3, 9)
-    assert learned.predict_proba(digits(9)[0]).shape == (12, 5)
 
 
 @pytest.mark.parametrize("name", ["CAF\u00c9", "cafe\u0301"], ids=["upper-case", "other-form"])
@@ -105,15 +65,6 @@ def trained_on(learned: Learner) -> Tensor:
     assert learned.phase_under_way is not None
     assert learned.phase_under_way.trainer is not None
     return learned.phase_under_way.trainer.feed.images().pixels
-
-
-def test_the_reserve_is_inside_the_budget_and_apart_from_the_exemplars() -> None:
-    learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1)).partial_fit(*digits(2))
-    assert learned.memory_ is not None
-    kept, reserve = learned.memory_.exemplars, learned.memory_.reserve
-    assert torch.bincount(kept.labels).tolist() == [4, 4, 4]
-    assert torch.bincount(reserve.labels).tolist() == [2, 2, 2]
-    assert not keys(kept.pixels) & keys(reserve.pixels)
 
 
 def test_the_reserve_is_never_trained_on() -> None:

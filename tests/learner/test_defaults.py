@@ -14,7 +14,7 @@ import torch
 
 from poise import Augmentation, Learner, Preprocessing, UserError
 from poise.data import ImageSet
-from poise.learner.defaults import PLASTIC, split_for_judging, suit, suitable_epochs, surely_better
+from poise.learner.defaults import PLASTIC, split_for_judging, suit, surely_better
 from poise.learner.settings import Runtime, Settings
 from poise.training import DefaultsChosen, Event, Progress, Schedule
 
@@ -57,12 +57,6 @@ def test_a_phase_is_long_enough_in_steps(count: int) -> None:
     assert 30 <= schedule.epochs <= 80
 
 
-def test_fewer_images_mean_more_epochs_and_a_large_batch_does_too() -> None:
-    lengths = [suitable_epochs(count, 32) for count in (50, 200, 800, 5_000)]
-    assert lengths == sorted(lengths, reverse=True)
-    assert suitable_epochs(200, 128) == 4 * suitable_epochs(200, 32)
-
-
 def test_photos_start_from_a_pretrained_network_unless_the_user_says_otherwise() -> None:
     colours = torch.randint(0, 256, (8, 3, 64, 64), dtype=torch.uint8)
     photos = ImageSet(colours, torch.arange(8) % 2, torch.full((8,), -1))
@@ -81,21 +75,6 @@ def test_nothing_is_tuned_on_few_images_unless_it_is_asked_for() -> None:
     assert suited(blank(20_001, 8)).policy == "online"
     assert suited(blank(40), space={"lr": (0.05, 0.02)}).policy == "online"
     assert suited(blank(40), policy="race").policy == "race"
-
-
-@pytest.mark.parametrize(
-    ("side", "count", "net"),
-    [
-        (8, 50, "small"),
-        (12, 200, "small-wide"),
-        (13, 200, "small"),
-        (64, 50, "small"),
-        (96, 50, "small2"),
-        (224, 50, "small4"),
-    ],
-)
-def test_the_network_follows_size_and_number(side: int, count: int, net: str) -> None:
-    assert suited(blank(count, side)).net == net
 
 
 def test_a_later_phase_is_paced_by_its_own_images() -> None:
@@ -309,10 +288,3 @@ def test_too_few_steps_of_a_later_phase_are_warned_of(caplog: pytest.LogCaptureF
     still = Flat().requires_grad_(False).eval()
     Learner(net=still, epochs=1, policy="fixed", device="cpu").partial_fit(*digits(0, 1)).partial_fit(*digits(2))
     assert not [line for line in caplog.messages if "steps" in line], "a length that was left open suits every phase"
-
-
-def test_a_recipe_is_never_asked(caplog: pytest.LogCaptureFixture) -> None:
-    from poise.runs import make_recipe
-
-    settings = make_recipe({"data": "digits"}).settings
-    assert settings.automatic == ()

@@ -14,9 +14,9 @@ from torch import nn
 from poise import Learner
 from poise.data import Budget
 from poise.errors import Diverged, UserError
-from poise.training import EpochDone, PhaseDone, PhaseStarted, Progress
+from poise.training import Progress
 
-from .samples import Flat, digits, grown, keys, learner, refusal, state_bytes
+from .samples import Flat, digits, grown, learner, refusal, state_bytes
 
 # Learning and predicting ------------------------------------------------------------------------------------------
 
@@ -60,27 +60,11 @@ def test_the_score_warns_of_images_of_classes_that_it_cannot_predict(caplog: pyt
 # Little data ------------------------------------------------------------------------------------------------------
 
 
-def test_one_class_then_one_image_works() -> None:
-    learned = learner().partial_fit(*digits(0))
-    assert learned.predict(digits(0)[0]).tolist() == [0] * 12
-    learned.partial_fit(*digits(1, count=1))
-    assert len(learned.memory_ or ()) == 4 + 1
-
-
 @pytest.mark.parametrize("net", ["small", "resnet32", "resnet18", Flat()])
 def test_one_image_in_all_works_with_every_net(net: str | nn.Module) -> None:
     learned = learner(net=net, memory=Budget(4, reserve=2)).partial_fit(*digits(7, count=1))
     assert learned.predict(digits(7, count=2)[0]).tolist() == [7, 7]
     assert len(learned.memory_ or ()) == 1
-
-
-def test_fewer_images_than_the_memory_wants_are_all_kept() -> None:
-    learned = learner(memory=50).partial_fit(*digits(0, 1, count=5))
-    assert learned.memory_ is not None
-    assert keys(learned.memory_.exemplars.pixels) == keys(torch.from_numpy(digits(0, 1, count=5)[0])[:, None])
-
-
-# Known classes ----------------------------------------------------------------------------------------------------
 
 
 # One's own backbone -----------------------------------------------------------------------------------------------
@@ -184,39 +168,3 @@ def test_a_second_change_is_refused_while_a_phase_is_learned(tmp_path: Path) -> 
     with pytest.raises(UserError, match="in the meantime"):
         list(late)
     assert state_bytes(learned, tmp_path) == state_bytes(twin.partial_fit(*digits(4)), tmp_path)
-
-
-# What it depends on ---------------------------------------------------------------------------------------------
-
-
-def test_it_tells_what_begins_and_ends() -> None:
-    events = list(learner().partial_fit(*digits(0, 1)).fitting(*digits(2)))
-    assert events[0] == PhaseStarted(1, 1, 3, 12, 8)
-    assert isinstance(events[-1], PhaseDone)
-    assert sum(isinstance(event, EpochDone) for event in events) == 1
-
-
-# Memory -----------------------------------------------------------------------------------------------
-
-
-def test_a_total_budget_is_shared_and_a_class_that_shrinks_keeps_its_first_exemplars() -> None:
-    learned, kept = learner(memory=Budget(per_class=None, total=12)), list[torch.Tensor]()
-    for label in range(4):
-        memory = learned.partial_fit(*digits(label)).memory_
-        assert memory is not None
-        assert torch.bincount(memory.exemplars.labels).tolist() == [12 // (label + 1)] * (label + 1)
-        kept.append(memory.exemplars.of_labels([0]).pixels)
-    assert all(torch.equal(later, kept[0][: len(later)]) for later in kept)
-
-
-def test_auto_becomes_the_classifier_that_is_better_on_the_reserve() -> None:
-    learned = learner(action={"classifier": "auto"}, memory=Budget(8, reserve=4), epochs=2)
-    learned.partial_fit(*digits(0, 1))
-    assert learned.classifier_ == "fc"
-    learned.partial_fit(*digits(2, 3))
-    assert learned.classifier_ in ("fc", "ncm")
-    assert learned.action_.classifier == "auto"
-    hits = learned.knowledge.hits
-    assert hits["fc"] == hits["ncm"] or learned.classifier_ == max(hits, key=lambda name: hits[name])
-    images = digits(0, 1)[0]
-    assert (learned.predict(images) == learned.predict(images, classifier=learned.classifier_)).all()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from torch import nn
 
 from poise import Learner
 from poise.data import Budget
@@ -35,6 +34,16 @@ from .samples import Flat, refusal
         ({"policy": "fixed", "policy_options": {"every": 2}}, "policy fixed chooses nothing; leave every out"),
         ({"policy": "race", "policy_options": {"safe": True}}, "safe=True must be like 1.0"),
         ({"policy": "bilevel", "policy_options": {"steps": 10**8}}, "at most 10000"),
+        ({"net": Flat}, "net=Net()"),
+        ({"tune": [["kd"]]}, "cannot be used; give a list of kinds"),
+        ({"tune": {"kd": 1}}, "cannot be used; give a list of kinds"),
+        ({"preprocessing": "none"}, "preprocessing='none' must be a poise.Preprocessing"),
+        ({"preprocessing": {"mean": 1}}, "must be a poise.Preprocessing"),
+        ({"augmentation": 3}, "augmentation=3"),
+        ({"device": 1.5}, "unknown device '1.5'; use auto, cpu, cuda or cuda:N"),
+        ({"callbacks": 3}, "callbacks=3 must be a list of functions"),
+        ({"callbacks": [3]}, "callbacks=[3] must be a list of functions"),
+        ({"callbacks": print}, "must be a list of functions of an event, such as [print]"),
     ],
 )
 def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
@@ -43,11 +52,7 @@ def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
     with pytest.raises(UserError) as error:
         _ = Learner(**settings).settings
     assert line in refusal(error)
-
-
-def test_a_class_instead_of_a_module_is_refused() -> None:
-    with pytest.raises(UserError, match=r"net=Net\(\)"):
-        _ = Learner(net=cast("nn.Module", Flat)).settings
+    assert len(str(error.value)) < 300
 
 
 # Resolved once --------------------------------------------------------------------------------------------------------
@@ -99,24 +104,3 @@ def test_what_follows_from_the_method_or_from_keeping_no_image_is_not_said_to_be
     assert not caplog.messages
     _ = Learner(method, memory=memory, policy="fixed", trials={"length": 0.5}).settings
     assert caplog.messages == ["policy=fixed tries nothing, so it does not use trials"]
-
-
-@pytest.mark.parametrize(
-    ("settings", "line"),
-    [
-        ({"tune": [["kd"]]}, "cannot be used; give a list of kinds"),
-        ({"tune": {"kd": 1}}, "cannot be used; give a list of kinds"),
-        ({"preprocessing": "none"}, "preprocessing='none' must be a poise.Preprocessing"),
-        ({"preprocessing": {"mean": 1}}, "must be a poise.Preprocessing"),
-        ({"augmentation": 3}, "augmentation=3"),
-        ({"device": 1.5}, "unknown device '1.5'; use auto, cpu, cuda or cuda:N"),
-        ({"callbacks": 3}, "callbacks=3 must be a list of functions"),
-        ({"callbacks": [3]}, "callbacks=[3] must be a list of functions"),
-        ({"callbacks": print}, "must be a list of functions of an event, such as [print]"),
-    ],
-)
-def test_an_argument_of_another_kind_is_one_short_line(settings: dict[str, Any], line: str) -> None:
-    with pytest.raises(UserError) as error:
-        _ = Learner(**settings).settings
-    assert line in refusal(error)
-    assert len(str(error.value)) < 300
