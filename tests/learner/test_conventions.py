@@ -111,9 +111,6 @@ class TestParameters:
         assert _plain(twin) == _plain(mine)
         assert np.array_equal(twin.predict_proba(IMAGES), mine.predict_proba(IMAGES))
         assert not caplog.messages, "the batch is not one of the user's own"
-        said = Learner(policy="fixed", epochs=2, device="cpu").partial_fit(*digits(0, 1, count=3))
-        said.save(tmp_path / "model")
-        assert clone(Learner.load(tmp_path / "model", device="cpu")).get_params()["epochs"] == 2
 
     def test_a_loaded_learner_has_the_parameters_it_was_saved_with(self, tmp_path: Path) -> None:
         for mine in (learner(policy="online", trials={"length": 1.0}, options={}), learner(net=Flat())):
@@ -122,7 +119,7 @@ class TestParameters:
             loaded = Learner.load(tmp_path / "model", device="cpu", net=None if isinstance(own, str) else own)
             for again in (Learner(**loaded.get_params()), clone(loaded)):
                 assert _plain(again) == _plain(mine)
-            assert "epochs=1" in repr(loaded)
+            assert clone(loaded).get_params()["epochs"] == 1
 
     def test_a_class_made_of_it_has_parameters_of_its_own(self) -> None:
         class Named(Learner):

@@ -78,8 +78,7 @@ def test_nothing_is_tuned_on_few_images_unless_it_is_asked_for() -> None:
 
 
 def test_a_later_phase_is_paced_by_its_own_images() -> None:
-    schedule = Schedule(epochs=60, images=200)
-    assert [schedule.paced(count).epochs for count in (200, 800, 50, 1)] == [60, 30, 120, 120]
+    assert [Schedule(epochs=60, images=200).paced(count).epochs for count in (200, 50, 1)] == [60, 120, 120]
     assert suited(blank(200), epochs=7).schedule.paced(800).epochs == 7, "said by the user, for every phase"
 
 
@@ -113,21 +112,17 @@ def test_where_no_method_is_named_it_is_plastic_and_where_one_is_it_keeps_its_we
     assert (mine.default_action.classifier, mine.default_action.lr, mine.first_action.lr) == ("fc", 0.02, 0.05)
 
 
-def test_adamw_gets_a_rate_of_its_own() -> None:
-    found = suited(blank(40), optimiser="adamw", policy="fixed")
-    assert (found.first_action.lr, found.default_action.lr, found.schedule.weight_decay) == (1e-3, 1e-3, 0.01)
+@pytest.mark.parametrize(("count", "side"), [(40, 32), (20_001, 8)])
+def test_adamw_which_the_paper_has_not_gets_a_rate_of_its_own_and_keeps_the_rules(count: int, side: int) -> None:
+    found = suited(blank(count, side), optimiser="adamw", policy="fixed")
+    assert (found.decay, found.weight_decay, found.images) == ("cosine", 0.01, count)
+    assert found.first_action.lr == found.default_action.lr == 1e-3
 
 
 def test_with_many_images_everything_but_the_network_is_the_papers() -> None:
     found = suited(blank(20_001, 8))
     assert found.replace(net=None) == Settings.resolve()
     assert found.net == "small"
-
-
-def test_with_many_images_adamw_which_the_paper_has_not_keeps_the_rules() -> None:
-    found = suited(blank(20_001, 8), optimiser="adamw", policy="fixed")
-    assert (found.schedule.batch, found.schedule.epochs, found.schedule.decay) == (64, 30, "cosine")
-    assert (found.first_action.lr, found.schedule.weight_decay, found.schedule.images) == (1e-3, 0.01, 20_001)
 
 
 # Judging --------------------------------------------------------------------------------------------------------------

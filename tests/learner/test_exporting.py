@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from poise import Budget, Learner, UserError
-from poise.data.sources import Source
 from poise.learner import Images
 from poise.methods import METHODS
 
@@ -87,15 +86,6 @@ def test_what_is_frozen_in_a_net_stays_where_it_is(tmp_path: Path) -> None:
         assert value.data_ptr() == before[name][0]
         assert torch.equal(value, before[name][1])
     assert learned.partial_fit(*digits(2)).knowledge.classes == (0, 1, 2)
-
-
-@pytest.mark.cifar100
-def test_photographs_are_predicted_as_by_the_learner(cifar100: Source, tmp_path: Path) -> None:
-    train = cifar100.train().of_labels([3, 42]).first_of_each_label(16)
-    later = cifar100.train().of_labels([88]).first_of_each_label(16)
-    learned = learner().partial_fit(train.pixels, train.labels).partial_fit(later.pixels, later.labels)
-    for ending in ("onnx", "pt2"):
-        check(learned, tmp_path / f"model.{ending}", train.pixels, train.pixels.numpy())
 
 
 def test_no_kept_image_is_in_the_file(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -152,18 +151,16 @@ def test_a_second_change_is_refused_while_a_phase_is_learned(tmp_path: Path) -> 
     learned, twin = grown(), grown()
     early, late = learned.fitting(*digits(4)), learned.fitting(*digits(5))
     next(early)
-    with ThreadPoolExecutor(1) as elsewhere:
-        changes: tuple[Callable[[], object], ...] = (
-            lambda: learned.partial_fit(*digits(6)),
-            lambda: learned.fit(*digits(6)),
-            lambda: learned.remove(0),
-            lambda: learned.calibrate_reject(0.5),
-            elsewhere.submit(learned.partial_fit, *digits(6)).result,
-        )
-        for change in changes:
-            with pytest.raises(UserError, match="in the middle of a phase"):
-                change()
-        assert elsewhere.submit(learned.predict, digits(0)[0]).result().shape == (12,)
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: learned.partial_fit(*digits(6)),
+        lambda: learned.fit(*digits(6)),
+        lambda: learned.remove(0),
+        lambda: learned.calibrate_reject(0.5),
+    )
+    for change in changes:
+        with pytest.raises(UserError, match="in the middle of a phase"):
+            change()
+    assert learned.predict(digits(0)[0]).shape == (12,)
     list(early)
     with pytest.raises(UserError, match="in the meantime"):
         list(late)

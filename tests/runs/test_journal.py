@@ -19,14 +19,6 @@ class TestJournal:
     def events(path: Path) -> list[dict[str, Any]]:
         return list(read_journal(path))
 
-    def test_lines_can_be_read_while_it_grows(self, tmp_path: Path) -> None:
-        journal = Journal(tmp_path / "j")
-        assert self.events(journal.path) == []
-        for number in range(3):
-            journal.append({"n": number, "name": "größe"})
-            assert self.events(journal.path) == [{"n": n, "name": "größe"} for n in range(number + 1)]
-        journal.close()
-
     def test_rewind_returns_to_a_position_and_goes_on_from_there(self, tmp_path: Path) -> None:
         journal = Journal(tmp_path / "j")
         journal.rewind(0)

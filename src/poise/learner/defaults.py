@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -60,18 +60,13 @@ JUDGING_LENGTH: Final = 0.4  # of a judging training, as a share of a phase
 CLEARLY: Final = 2.0  # standard errors by which mirroring must be worse to be left out
 
 
-class ChosenDefaults(NamedTuple):
-    """Settings in which nothing is left open, the augmentation, and the event that tells both."""
-
-    settings: Settings
-    augmentation: Augmentation
-    event: DefaultsChosen
-
-
 def choose_defaults(
     settings: Settings, images: ImageSet, runtime: Runtime, given: Augmentation | None
-) -> Generator[Event, None, ChosenDefaults]:
-    """Choose what these settings leave open for the first images; an augmentation that is `given` is not judged."""
+) -> Generator[Event, None, tuple[Settings, Augmentation, DefaultsChosen]]:
+    """Settings in which nothing is left open, the augmentation, and the event that tells both.
+
+    They are chosen for the first images; an augmentation that is `given` is not judged.
+    """
     suited = suit(settings, images, runtime)
     if given is not None:
         augmentation, reason = given, "as given"
@@ -87,7 +82,9 @@ def choose_defaults(
     if not backbone_is_frozen(suited, images, runtime):
         own = [name for name in ("epochs", "batch") if name not in settings.automatic]
         _warn_of_few_steps(suited, own, len(images), "{} images, too few for a network from scratch; leave it out")
-    return ChosenDefaults(suited, augmentation, DefaultsChosen(0, line, _chosen_values(settings, suited, augmentation)))
+    values = suited.as_json()
+    chosen = {name: values[name] for name in settings.automatic if name in values}
+    return suited, augmentation, DefaultsChosen(0, line, {**chosen, "augmentation": augmentation.as_json()})
 
 
 def suit(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
@@ -312,10 +309,3 @@ def _warn_of_few_steps(settings: Settings, own: Sequence[str], images: int, wher
         verb = "make" if len(own) > 1 else "makes"
         few = f"{steps} training steps for {where.format(images)}"
         log.warning("%s %s only %s, or use more epochs or a smaller batch", values, verb, few)
-
-
-def _chosen_values(before: Settings, after: Settings, augmentation: Augmentation) -> dict[str, Any]:
-    """The keys that were open, with their values now."""
-    values = after.as_json()
-    found = {name: values[name] for name in before.automatic if name in values}
-    return {**found, "augmentation": augmentation.as_json()}

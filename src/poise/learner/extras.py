@@ -91,18 +91,9 @@ def reject_threshold(scores: Tensor, rate: float) -> float:
     if place < 1:
         raise UserError(
             f"{len(largest)} images are too few for a reject rate of {rate:g}; "
-            f"give at least {least_images(rate)}: images=…"
+            f"give at least {math.ceil(round(1 / rate, 9)) - 1}: images=…"
         )
     return float(torch.sort(largest).values[place - 1])
-
-
-def least_images(rate: float) -> int:
-    """How many images of known classes a threshold for this rate needs at least: n with rate · (n + 1) ≥ 1.
-
-    >>> least_images(0.05), least_images(0.4)
-    (19, 2)
-    """
-    return math.ceil(round(1 / rate, 9)) - 1
 
 
 # Exporting ----------------------------------------------------------------------------------------------------------

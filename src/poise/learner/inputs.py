@@ -100,11 +100,13 @@ def receive(
     """What arrives, checked: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
-    if settings.unregistered is not None:
+    try:
+        _ = settings.made_method, settings.kind  # those of a learner that was loaded may not be known here
+    except UserError as error:
         raise UserError(
             f"this learner learns with the {settings.unregistered}, which is not registered here; "
             "import the module that registers it first"
-        )
+        ) from error
     if knowledge.phases and knowledge.memory is None:
         raise UserError("this learner was saved without its memory: it can predict but not learn further")
     if next_images is None and settings.memory.knows_increment:
@@ -119,12 +121,12 @@ def receive(
     if origins is None:
         _warn_of_two_labels(store, plain, knowledge)
     classes = (*knowledge.classes, *new)
-    rows = {label: row for row, label in enumerate(classes)}
+    rows = dict(zip(classes, range(len(classes)), strict=True))
     settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
     return NewPhase(
         phase=knowledge.phases,
-        images=ImageSet(store, torch.tensor([rows[label] for label in plain]), where),
+        images=ImageSet(store, torch.tensor(list(map(rows.__getitem__, plain))), where),
         count=len(plain),
         classes=classes,
         growth=Growth(len(knowledge.classes), len(new)),
@@ -163,16 +165,14 @@ def _warn_of_two_labels(store: PixelStore, plain: Sequence[Label], knowledge: Kn
     """Say which images came under two labels, among the new and the kept ones; those that a file has are not read."""
     if not store.in_memory:
         return
-    seen = dict[bytes, Label]()
+    seen, pairs = dict[bytes, Label](), Counter[tuple[Label, Label]]()
     kept = knowledge.memory.exemplars if knowledge.memory is not None else None
     if kept is not None and kept.store.in_memory:
-        rows = [knowledge.classes[row] for row in kept.labels.tolist()]
-        seen = dict(zip(image_digests(kept.store), rows, strict=True))
-    pairs = Counter(
-        (seen[digest], label)
-        for digest, label in zip(image_digests(store), plain, strict=True)
-        if seen.setdefault(digest, label) != label
-    )
+        for digest, row in zip(image_digests(kept.store), kept.labels.tolist(), strict=True):
+            seen[digest] = knowledge.classes[row]
+    for digest, label in zip(image_digests(store), plain, strict=True):
+        if (other := seen.setdefault(digest, label)) != label:
+            pairs[other, label] += 1
     for (other, label), count in pairs.most_common(1):
         more = f"; {counted(pairs.total() - count, 'other image')} came under two labels" if len(pairs) > 1 else ""
         log.warning("%s of class %r came as class %r, too%s", counted(count, "image"), label, other, more)
@@ -226,39 +226,37 @@ def open_for_learner(
     return store, plain
 
 
-def plain_weights(weights: Sequence[float] | NDArray[Any], count: int) -> NDArray[np.float64]:
-    """One weight for each of so many images."""
-    found = np.asarray(weights, dtype=np.float64)
-    if found.shape != (count,) or not (found >= 0).all() or not 0 < found.sum() < np.inf:
-        raise UserError(
-            f"sample_weight must be a number of at least 0 for each of {count} images, some of them above 0"
-        )
-    return found
-
-
 def share_right(
-    wanted: Sequence[Label], predicted: Sequence[Label], weights: NDArray[np.float64] | None = None
+    wanted: Sequence[Label],
+    predicted: Sequence[Label],
+    classes: Sequence[Label],
+    sample_weight: Sequence[float] | NDArray[Any] | None = None,
 ) -> float:
-    """The share of predicted labels that are as wanted; labels of another kind can never be, and are refused."""
-    kinds = [{type(label) for label in labels} for labels in (wanted, predicted)]
+    """The share of predicted labels that are as wanted; labels of another kind can never be, and are refused.
+
+    Images that are of none of the classes that a learner knows count as wrong, and that is said.
+    """
+    kinds = [{type(label) for label in labels} for labels in (wanted, classes)]
     if kinds[0] - kinds[1]:
         words = {int: "whole numbers", str: "strings"}
         found, known = (" and ".join(sorted(words[kind] for kind in each)) for each in kinds)
         raise UserError(f"labels are {found}, but this learner was trained with {known}; give labels of that kind")
-    return float(np.average([one == other for one, other in zip(wanted, predicted, strict=True)], weights=weights))
-
-
-def warn_of_unknown(wanted: Sequence[Label], classes: Sequence[Label]) -> None:
-    """Say how many images are of classes that a learner cannot predict, because it does not know them."""
-    known = set(classes)
-    unknown = Counter(label for label in wanted if label not in known)
-    if unknown:
+    weights = None if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+    if weights is not None and not (
+        weights.shape == (len(wanted),) and (weights >= 0).all() and 0 < weights.sum() < np.inf
+    ):
+        raise UserError(
+            f"sample_weight must be a number of at least 0 for each of {len(wanted)} images, some of them above 0"
+        )
+    learned = set(classes)
+    if unknown := Counter(label for label in wanted if label not in learned):
         log.warning(
             "%d of %d images count as wrong, because this learner does not know their classes (%s)",
             unknown.total(),
             len(wanted),
             ", ".join(map(str, list(unknown)[:_NAMED])) + (", …" if len(unknown) > _NAMED else ""),
         )
+    return float(np.average([one == other for one, other in zip(wanted, predicted, strict=True)], weights=weights))
 
 
 def plain_labels(labels: Labels) -> list[Label]:

@@ -41,10 +41,8 @@ from poise.learner.inputs import (
     NewPhase,
     digest_images,
     open_for_learner,
-    plain_weights,
     receive,
     share_right,
-    warn_of_unknown,
 )
 from poise.learner.networks import Shape, architecture
 from poise.learner.phase import Phase, with_jitter
@@ -283,30 +281,29 @@ class Learner:
                 raise UserError(
                     "this learner learned another phase in the meantime, or lost a class; call fitting again for this"
                 )
-            settings, runtime, before, pending = parts.settings, parts.runtime, known, parts.pending
-            done = False
+            before, done = replace(parts), False
             try:
-                if settings.automatic and arrival.phase == 0:
-                    given = known.preprocessing.augmentation if known.preprocessing is not None else None
-                    chosen = yield from choose_defaults(
-                        settings, arrival.images, runtime, given or runtime.augmentation
-                    )
-                    parts.settings = chosen.settings
-                    parts.runtime = replace(runtime, augmentation=chosen.augmentation)
-                    yield chosen.event
+                if parts.settings.automatic and arrival.phase == 0:
+                    given = parts.runtime.augmentation
+                    if known.preprocessing is not None:
+                        given = known.preprocessing.augmentation
+                    chosen = choose_defaults(parts.settings, arrival.images, parts.runtime, given)
+                    parts.settings, augmentation, event = yield from chosen
+                    parts.runtime = replace(parts.runtime, augmentation=augmentation)
+                    yield event
                 phase = Phase(parts.settings, known, arrival, parts.runtime, reward)
                 del arrival, known  # discarded images are held by nobody
-                phase.begin(pending)
-                if before.memory is not None:  # what was discarded on arrival stays discarded
-                    parts.knowledge = before = phase.before
+                phase.begin(parts.pending)
+                if before.knowledge.memory is not None:  # what was discarded on arrival stays discarded
+                    parts.knowledge = before.knowledge = phase.before
                 parts.phase = phase
-                learned = yield from phase.learn(pending)
+                learned = yield from phase.learn(parts.pending)
                 parts.knowledge, parts.phase, parts.pending = learned, None, None
                 done = True
                 yield PhaseDone(learned.phases - 1, learned.classifier, len(learned.memory or ()))
             except BaseException as error:
                 if not (done and isinstance(error, GeneratorExit)):  # closed after the last event, it was learned
-                    parts.settings, parts.runtime, parts.knowledge, parts.pending = settings, runtime, before, pending
+                    vars(parts).update(vars(before))
                 raise
             finally:
                 parts.phase = None
@@ -408,11 +405,8 @@ class Learner:
         """
         known = self.knowledge
         store, wanted = open_for_learner(images, self.settings, known, labels=labels, labelled=True)
-        weights = None if sample_weight is None else plain_weights(sample_weight, len(wanted))
-        predicted = np.asarray(known.classes)[self._classify(store, classifier)[0].argmax(axis=1)]
-        share = share_right(wanted, predicted.tolist(), weights)
-        warn_of_unknown(wanted, known.classes)
-        return share
+        rows = self._classify(store, classifier)[0].argmax(axis=1)
+        return share_right(wanted, [known.classes[row] for row in rows], known.classes, sample_weight)
 
     @public
     def features(self, images: Images) -> NDArray[np.float32]:
@@ -604,13 +598,9 @@ class Learner:
         parts, phase = self._parts, self.phase_under_way
         pending = phase.pending() if phase is not None else parts.pending
         parts.runtime.backend.synchronise()
-        net = parts.runtime.net
-        if self.model is not None:
-            net = self.model.backbone
-        elif phase is not None:
-            net = phase.network
-        own = parts.runtime.net is not None
-        return LearnerState(parts.settings, parts.knowledge, parts.runtime.augmentation, own, pending, net_info(net))
+        own, model, augmentation = parts.runtime.net, self.model, parts.runtime.augmentation
+        net = model.backbone if model is not None else phase.network if phase is not None else own
+        return LearnerState(parts.settings, parts.knowledge, augmentation, own is not None, pending, net_info(net))
 
     @classmethod
     def from_state(

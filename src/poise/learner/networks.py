@@ -68,7 +68,7 @@ def build_model(
     model.architecture = described
     for old, new in grown:
         growth = Growth(old, new)
-        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else _keep_backbone
+        expanded = partial(settings.made_method.expanded, growth=growth) if expands(settings) else lambda same: same
         with own_draws(torch.Generator()):  # values of layers that a method adds; they are overwritten
             model.expand(expanded, growth, shape)
     return model
@@ -77,10 +77,6 @@ def build_model(
 def expands(settings: Settings) -> bool:
     """Whether the method makes another network of the present one; one that is not registered here does not."""
     return is_registered(settings.method) and settings.made_method.expands
-
-
-def _keep_backbone(backbone: nn.Module) -> nn.Module:
-    return backbone
 
 
 def restore_model(

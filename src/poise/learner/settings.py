@@ -52,18 +52,22 @@ class Settings(LearnerKeys):
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
         said = LearnerKeys(**{name: value for name, value in given.items() if value is not None})
-        kind, method = tuner_kind(said.policy), make_method(said.method, said.options)
+        kind = tuner_kind(said.policy)
+        chosen = {
+            "policy": kind.name,
+            "policy_options": kind.resolve(said.policy_options),
+            "space": kind.own_space(said.space, said.tune),
+        }
+        method = make_method(said.method, said.options)
         memory = _budget(said.memory, method)
         settings = cls(
             **{
                 **dict(said),
-                "method": absolute_word(said.method),
-                "net": said.net if said.net is None else absolute_word(said.net),
-                "policy": kind.name,
-                "policy_options": kind.resolve(said.policy_options),
-                "space": kind.own_space(said.space, said.tune),
+                **chosen,
                 "memory": memory,
                 "trials": _trial_settings(given.get("trials"), said.trials, kind, method, memory),
+                "method": absolute_word(said.method),
+                "net": said.net if said.net is None else absolute_word(said.net),
                 "automatic": left_open,
             }
         )
@@ -178,8 +182,7 @@ class Settings(LearnerKeys):
     @cached_property
     def tuner(self) -> Tuner:
         """What chooses the action of each phase."""
-        full = self.schedule.epochs
-        setup = Setup(self.action_space, self.trials.short(full), full, self.seed)
+        setup = Setup(self.action_space, self.trials.short(self.epochs), self.epochs, self.seed)
         return self.kind.make(self.kind, setup, self.policy_options)
 
     @property
