@@ -122,11 +122,12 @@ def receive(
         _warn_of_two_labels(store, plain, knowledge)
     classes = (*knowledge.classes, *new)
     rows = dict(zip(classes, range(len(classes)), strict=True))
-    settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
+    arrived = ImageSet(store, torch.tensor(list(map(rows.__getitem__, plain))), where)
+    settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
     return NewPhase(
         phase=knowledge.phases,
-        images=ImageSet(store, torch.tensor(list(map(rows.__getitem__, plain))), where),
+        images=arrived,
         count=len(plain),
         classes=classes,
         growth=Growth(len(knowledge.classes), len(new)),

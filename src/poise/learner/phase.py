@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -94,13 +95,16 @@ class Phase:
         phase, growth, images = arrival.phase, arrival.growth, len(self.kept.exemplars) + len(self.new)
         if pending is None:
             yield PhaseStarted(phase, growth.new, len(arrival.classes), len(self.stored), len(self.kept))
-        yield from planned_work(self.settings, phase, growth, images, tunes=arrival.action is None)
+        tuner = self.settings.tuner
+        if arrival.action is None and (tuner.kind.tunes or tuner.default.classifier == AUTO):
+            yield from planned_work(self.settings, phase, growth, images)  # else a training says itself how long it is
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if action is None:
             choice = self.context.backend.broadcast((yield from self._choose()))
             action = choice.action
-            yield from judge_before(self.task, action)
+            if action.classifier == AUTO:
+                yield from judge_before(self.task, action)
             self.task.rest()
             self.trainer = self.make_trainer(action)
             yield self._decision_event(choice)
@@ -133,6 +137,8 @@ class Phase:
         # A first phase that is resumed does not measure its images again.
         self.material = self._material(pending.preprocessing if pending is not None else None)
         self.context = self.material.context
+        #: Whether nothing of the network is trained in this phase.
+        self.is_frozen = self.material.whole is not None or self.context.model.is_frozen
         own = settings.made_method.default_action.classifier
         self.rule = ClassifierRule(own, known.classifier, known.phases)
         self.task = Task(arrival.phase, self._make_trials, self.rule.classifier_for, known.history, reward=self.reward)
@@ -169,7 +175,7 @@ class Phase:
         material = PhaseData(context, self.kept, self.new, self.reserve, self.discarded)
         actions = settings.action_space.actions if arrival.phase else (self._first_action,)
         possible = actions if arrival.action is None else (arrival.action,)
-        still = model.is_frozen or all(action.backbone_rate == 0 for action in possible)
+        still = model.is_frozen or not any(map(attrgetter("backbone_rate"), possible))
         if still and features_suffice(context, self.stored.shape, still=still):
             kept = known.features
             return material.as_features(kept if kept is not None and len(kept) == len(self.kept) else None)
@@ -199,11 +205,6 @@ class Phase:
     def network(self) -> nn.Module:
         """The backbone that the phase starts from, whether it is run or not."""
         return (self.material.whole or self.context.model).backbone
-
-    @property
-    def is_frozen(self) -> bool:
-        """Whether nothing of the network is trained in this phase."""
-        return self.material.whole is not None or self.context.model.is_frozen
 
     # Policy learning --------------------------------------------------------------------------------------------
 
@@ -243,13 +244,10 @@ class Phase:
         phase, action = self.arrival.phase, dict(choice.action)
         if phase == 0 or self.arrival.action is not None:
             return ActionDecided(phase, "given" if phase else "none", action)
+        rewards = decided_rewards((*self.task.past, *self.task.history)) if self.settings.kind.tunes else {}
+        reward = rewards.pop(phase, None)
         return ActionDecided(
-            phase,
-            self.settings.policy,
-            action,
-            choice.distribution,
-            reward=decided_rewards(self.task.history).get(phase),
-            past_reward=sum(decided_rewards(self.task.past).values()),
+            phase, self.settings.policy, action, choice.distribution, reward, past_reward=sum(rewards.values())
         )
 
     # CIL training -----------------------------------------------------------------------------------------------
@@ -348,11 +346,11 @@ def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
     return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
 
 
-def planned_work(settings: Settings, phase: int, growth: Growth, images: int, *, tunes: bool = True) -> list[Progress]:
+def planned_work(settings: Settings, phase: int, growth: Growth, images: int) -> list[Progress]:
     """The parts of a phase that trains on so many images, nothing of them done yet."""
     schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
     kind, plan, parts = settings.kind, Planned(), dict[str, float]()
-    if tunes and (kind.tunes or action.classifier == AUTO):
+    if kind.tunes or action.classifier == AUTO:
         plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
         tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings
         parts["trials" if kind.asks else kind.name] = tuning + plan.steps * min(schedule.batch, images)

@@ -59,13 +59,13 @@ class ClassifierRule:
 
 
 def judge_before(task: Task, action: Action) -> Generator[Event, None, None]:
-    """Count hits of both classifiers before the training, as `trials.classifier` says, where the action leaves it open.
+    """Count hits of both classifiers before a training whose action leaves it open, as `trials.classifier` says.
 
     `full`: of a model trained with the decided action at full length on a local training part, perhaps a finalist of
     the policy. `trials`: of the decided action's trials, where there were any. With a reserve, its images judge, after
     the training.
     """
-    if task.phase == 0 or action.classifier != AUTO or any(isinstance(entry, Judged) for entry in task.history):
+    if task.phase == 0 or any(isinstance(entry, Judged) for entry in task.history):
         return
     trials, inputs = task.trials, task.trials.inputs
     if len(inputs.reserve) or len(inputs.memory.reserve) or not trials.possible:
