@@ -147,11 +147,6 @@ class Learner:
         verbose: show progress in `partial_fit` and `fit`: a bar in a terminal or a notebook, lines elsewhere.
         callbacks: called with every event of `partial_fit` and `fit`; an error that one raises stops the phase, and
             nothing is learned. Like `verbose`, no part of a result or of a saved file.
-
-    Attributes:
-        classes_: the labels seen so far, in the order in which they arrived.
-        classifier_: which classifier predicts at present: `fc` or `ncm`.
-        action_: the action that the last phase was trained with.
     """
 
     method: str | None = None

@@ -291,14 +291,12 @@ class Phase:
         means, mean_images = measure_means(self.context, predictor, memory.exemplars, material.arrived)
         judged = judged_hits(self.task.history)
         hits = {name: count + judged[name] for name, count in self.before.hits.items()}
-        if len(memory.reserve):
-            truth = memory.reserve.labels.to(evaluator.backend.device)
-            for name, rows in evaluator.guesses(predictor, means, memory.reserve).items():
-                hits[name] += int((rows == truth).sum())
         shown = material.complete(predictor)
         scores, judges = dict[str, Tensor](), memory.reserve
         if len(judges):
             scores = both_classifiers(evaluator.extract(predictor, judges), means)
+            for name, found in scores.items():
+                hits[name] += int((found.argmax(dim=1).cpu() == judges.labels.cpu()).sum())
         elif predictor.is_frozen and self.given:
             judges = memory.exemplars if len(memory.exemplars) else material.new
             scores = left_out_scores(self.settings.made_method, trainer.action, predictor, means, judges, evaluator)
