@@ -127,41 +127,26 @@ def make_images() -> Callable[..., ImageSet]:
 
 @pytest.fixture
 def stop_trainers_anywhere(tmp_path: Path) -> Callable[[Callable[[], Trainer]], None]:
-    """Stop a training after every epoch and stage and let another trainer resume it: the same events and students.
-
-    One trainer resumes where the one before was stopped, for one of them. What would only go wrong later is seen by one
-    that resumes in the middle and goes on to the end.
-    """
+    """Stop a training after each epoch and stage, resumed by another trainer each time: same events and students."""
 
     def told_of(trainer: Trainer) -> Iterator[Event]:
         return (event for event in trainer.run() if not isinstance(event, Progress))
 
     def stopped_anywhere(make: Callable[[], Trainer]) -> None:
-        whole = make()
+        whole, trainer, told = make(), make(), list[Event]()
         events = list(told_of(whole))
-
-        def resumed(stopped: Trainer) -> Trainer:
-            store.write_tensors(tmp_path / "trainer", *stopped.state(), kind="state")
-            made = make()
-            made.restore(*store.read_tensors(tmp_path / "trainer", kind="state"))
-            return made
-
-        def ends_alike(trainer: Trainer, told: list[Event]) -> None:
-            assert told + list(told_of(trainer)) == events
-            assert trainer.students.keys() == whole.students.keys()
-            for student, model in whole.students.items():
-                found, wanted = trainer.students[student].state_dict(), model.state_dict()
-                assert found.keys() == wanted.keys()
-                assert all(torch.equal(found[name], value) for name, value in wanted.items()), student
-
-        trainer, told = resumed(make()), list[Event]()
-        for stop in range(1, len(events) + 1):
+        for _ in events:
             running = told_of(trainer)  # named, so that it stands there meanwhile
             told.append(next(running))
-            trainer = resumed(trainer)
-            if stop == len(events) // 2:
-                ends_alike(resumed(trainer), told)
-        ends_alike(trainer, told)
+            store.write_tensors(tmp_path / "trainer", *trainer.state(), kind="state")
+            trainer = make()
+            trainer.restore(*store.read_tensors(tmp_path / "trainer", kind="state"))
+        assert told + list(told_of(trainer)) == events
+        assert trainer.students.keys() == whole.students.keys()
+        for student, model in whole.students.items():
+            found, wanted = trainer.students[student].state_dict(), model.state_dict()
+            assert found.keys() == wanted.keys()
+            assert all(torch.equal(found[name], value) for name, value in wanted.items()), student
 
     return stopped_anywhere
 
