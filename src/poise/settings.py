@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
     BaseModel,
@@ -451,35 +451,22 @@ def _extra(field: FieldInfo) -> dict[str, Any]:
 def _listed(kind: type[Keys]) -> Iterator[Key]:
     schemas = kind.model_json_schema()["properties"]
     for name, field in kind.model_fields.items():
-        inner = _table(field)
         default = field.get_default(call_default_factory=True)
         # A policy may bring along other values for its trials than the defaults: none of these is the default.
         unsaid = default is None or kind is TrialSettings
-        words = "{}" if isinstance(default, dict | Keys) else "none" if unsaid else _toml(default)
+        toml = f'"{default}"' if isinstance(default, str) else str(default).lower()
+        words = "{}" if isinstance(default, dict | Keys) else "none" if unsaid else toml
         types = [each.get("type", "object") for each in schemas[name].get("anyOf", [schemas[name]])]
         own = _extra(field)["kind"] or " or ".join(dict.fromkeys(_KINDS[each] for each in types if each != "null"))
         yield Key(f"{kind.prefix}{name}", own, words, field.description or "")
-        if inner is not None:
-            yield from _listed(inner)
+        if name in _TABLES:
+            yield from _listed(_TABLES[name])
 
 
-def _toml(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else str(value).lower()
-
-
-def _table(field: FieldInfo) -> type[Keys] | None:
-    """The keys of a field that is a table of keys."""
-    parts = (field.annotation, *get_args(field.annotation))
-    return next((part for part in parts if isinstance(part, type) and issubclass(part, Keys)), None)
-
-
-def _in_sections(kind: type[Keys]) -> Iterator[Key]:
-    sections = {name: SECTIONS.index(_extra(field)["tags"][0]) for name, field in kind.model_fields.items()}
-    yield from sorted(_listed(kind), key=lambda each: sections[each.name.partition(".")[0]])
-
-
+_TABLES: Final[Mapping[str, type[Keys]]] = {"memory": MemoryKeys, "trials": TrialSettings}
+_ORDER: Final = {name: SECTIONS.index(_extra(field)["tags"][0]) for name, field in RecipeKeys.model_fields.items()}
 #: Every key of a recipe, section by section.
-KEYS: Final = tuple(_in_sections(RecipeKeys))
+KEYS: Final = tuple(sorted(_listed(RecipeKeys), key=lambda each: _ORDER[each.name.partition(".")[0]]))
 
 
 def flat_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -39,7 +39,7 @@ from .samples import Flat, refusal
         ({"tune": {"kd": 1}}, "cannot be used; give a list of kinds"),
         ({"preprocessing": "none"}, "preprocessing='none' must be a poise.Preprocessing"),
         ({"preprocessing": {"mean": 1}}, "must be a poise.Preprocessing"),
-        ({"augmentation": 3}, "augmentation=3"),
+        ({"augmentation": "cutout"}, "augmentation='cutout': give one like Augmentation(autoaugment=True"),
         ({"device": 1.5}, "unknown device '1.5'; use auto, cpu, cuda or cuda:N"),
         ({"callbacks": 3}, "callbacks=3 must be a list of functions"),
         ({"callbacks": [3]}, "callbacks=[3] must be a list of functions"),

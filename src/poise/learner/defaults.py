@@ -136,18 +136,14 @@ def _choose_what_learns(settings: Settings, images: ImageSet, runtime: Runtime) 
     if {"policy", "space", "trials", "policy_options"} <= open_keys and settings.tune is None:
         chosen["policy"] = DEFAULT_POLICY if len(images) > FEW_IMAGES else UNTUNED
     its_own = runtime.net is None and settings.net in (None, PHOTO_NET)
-    if "method" in open_keys and its_own and is_photo(images):
+    large = min(images.shape[1:]) >= PHOTO_SIDE
+    if "method" in open_keys and its_own and large and not is_grey(images):
         chosen |= {"method": PHOTO_METHOD, "net": PHOTO_NET}
     if not chosen:
         return settings
     said = {name: value for name, value in dict(settings).items() if name in KEYS and name not in open_keys}
     again = Settings.resolve(**{**said, **chosen})
     return again.replace(automatic=tuple(name for name in settings.automatic if name not in chosen))
-
-
-def is_photo(images: ImageSet) -> bool:
-    """Whether images look like photos: in colour, and large enough to show something."""
-    return min(images.shape[1:]) >= PHOTO_SIDE and not is_grey(images)
 
 
 def suitable_batch(images: int) -> int:

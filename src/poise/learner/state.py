@@ -56,13 +56,13 @@ Tensors = dict[str, Tensor]
 Lookup = Callable[[Tensor], Tensor | PixelStore]  # from origins to images
 
 
-def _read_entry(value: Any) -> Any:  # noqa: ANN401 - an entry, or one as a file has it
-    return entry_from_json(value) if isinstance(value, Mapping) else value
-
-
 #: In memory and in a file: an action, whose axes need not be known here, and an entry of the history.
 SavedAction = Annotated[Action, BeforeValidator(Action.restored), PlainSerializer(dict)]
-SavedEntry = Annotated[Any, PlainValidator(_read_entry), PlainSerializer(entry_as_json)]
+SavedEntry = Annotated[
+    Any,
+    PlainValidator(lambda value: entry_from_json(value) if isinstance(value, Mapping) else value),
+    PlainSerializer(entry_as_json),
+]
 
 
 @dataclass(frozen=True)
