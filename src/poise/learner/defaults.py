@@ -80,7 +80,7 @@ def choose_defaults(
         line += f"; grey photos are learned better with net={PHOTO_NET} and method={PHOTO_METHOD}"
     log.info("%s", line)
     if not backbone_is_frozen(suited, images, runtime):
-        own = [name for name in ("epochs", "batch") if name not in settings.automatic]
+        own = [f"{name}={getattr(suited, name)}" for name in ("epochs", "batch") if name not in settings.automatic]
         _warn_of_few_steps(suited, own, len(images), "{} images, too few for a network from scratch; leave it out")
     values = suited.as_json()
     chosen = {name: values[name] for name in settings.automatic if name in values}
@@ -292,16 +292,15 @@ def warn_of_short_phase(settings: Settings, phase: Phase | None, begun: Event) -
     """Say so where a later phase has too few steps; one that is paced by its images is long enough."""
     if isinstance(begun, PhaseStarted) and begun.phase and settings.images is None and phase and not phase.is_frozen:
         where = f"the {{}} images of phase {begun.phase}; begin a learner that leaves it out"
-        _warn_of_few_steps(settings, ["epochs"], begun.new_images + begun.memory_images, where)
+        _warn_of_few_steps(settings, [f"epochs={settings.epochs}"], begun.new_images + begun.memory_images, where)
 
 
 def _warn_of_few_steps(settings: Settings, own: Sequence[str], images: int, where: str) -> None:
-    """Say so where keys of the user's `own` leave a phase few steps, and it would have more if they were chosen."""
+    """Say so where values of the user's `own` leave a phase few steps, and it would have more if they were chosen."""
     batch = suitable_batch(images)
-    usual = len(batch_bounds(images, batch)) * suitable_epochs(images, batch)
+    usual = suitable_epochs(images, batch) * len(batch_bounds(images, batch))
     steps = len(batch_bounds(images, settings.batch)) * settings.epochs
     if own and steps < min(FEWEST_STEPS, usual):
-        values = " and ".join(f"{name}={getattr(settings, name)}" for name in own)
-        verb = "make" if len(own) > 1 else "makes"
+        makes = " and ".join(own) + (" make" if len(own) > 1 else " makes")
         few = f"{steps} training steps for {where.format(images)}"
-        log.warning("%s %s only %s, or use more epochs or a smaller batch", values, verb, few)
+        log.warning("%s only %s, or use more epochs or a smaller batch", makes, few)

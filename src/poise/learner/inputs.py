@@ -124,7 +124,8 @@ def receive(
     rows = dict(zip(classes, range(len(classes)), strict=True))
     where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
     arrived = ImageSet(store, torch.tensor(list(map(rows.__getitem__, plain))), where)
-    settings.memory.quota(len(classes))  # which refuses a memory that is too small for them
+    if settings.memory.total is not None:
+        settings.memory.quota(len(classes))  # which refuses a total that is too small for them
     return NewPhase(
         phase=knowledge.phases,
         images=arrived,

@@ -79,7 +79,6 @@ class Phase:
         self.arrival = arrival
         self.runtime = runtime
         self.reward = reward or Reward()
-        self.given = is_given(settings, runtime)
         self.trainer: Trainer | None = None
         self._saved: tuple[dict[str, Tensor], dict[str, Any]] | None = None  # of the training, after its last epoch
 
@@ -152,6 +151,7 @@ class Phase:
     def _material(self, measured: Preprocessing | None) -> PhaseData:
         """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
         settings, known, arrival, backend = self.settings, self.before, self.arrival, self.runtime.backend
+        self.given = is_given(settings, self.runtime)
         start = None if settings.made_method.starts_anew else known.start
         model = start if start is not None else build_model(settings, arrival.images.shape, self.runtime.net)
         self.preprocessing = known.preprocessing if known.phases else None  # of images, where features replace those
