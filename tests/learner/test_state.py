@@ -198,7 +198,7 @@ def test_a_state_stays_what_it_was_while_the_learner_goes_on(moment: str) -> Non
 @pytest.fixture(scope="module")
 def tuned() -> LearnerState:
     """The state of a learner in the middle of its third phase, which has tried something before."""
-    one, _ = at("learned")
+    one, _ = at("learned", policy_options={"safe": 1.0})
     events = one.partial_fit(*digits(2, 3)).fitting(*digits(4))
     while not (isinstance(event := next(events), Progress) and event.done):
         pass
