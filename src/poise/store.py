@@ -13,7 +13,7 @@ import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 from filelock import FileLock, Timeout
 
@@ -180,10 +180,10 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
     """Read a file written by `write_tensors`; any damage raises `Damaged`, another kind or format `UserError`."""
     from safetensors.torch import load
 
-    with _opened(path, kind) as file:
+    with _opened(path, kind) as (file, plain):
         header = json.loads((file.metadata() or {})["poise"])
         # Not `file.get_tensor`, in which Ctrl-C becomes a ValueError of torch. Copies lie as torch's own tensors do.
-        tensors = {name: tensor.clone() for name, tensor in sorted(load(path.read_bytes()).items())}
+        tensors = {name: tensor.clone() for name, tensor in sorted(load(plain.read()).items())}
         if header["sum"] != _checksum(tensors, header["document"]):
             raise Damaged(f"{path} is damaged: its contents do not match their checksum")
         document = json.loads(header["document"])
@@ -197,7 +197,7 @@ def read_summary(
 
     The others are not read, which is quick, so that damage in them is not noticed.
     """
-    with _opened(path, kind) as file:
+    with _opened(path, kind) as (file, _):
         document = json.loads(json.loads((file.metadata() or {})["poise"])["document"])
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
         tensors = {name: file.get_tensor(name) for name in names if name in shapes}
@@ -205,8 +205,8 @@ def read_summary(
 
 
 @contextmanager
-def _opened(path: Path, kind: str) -> Iterator[Any]:
-    """A file of tensors, opened; what cannot be understood in it is damage."""
+def _opened(path: Path, kind: str) -> Iterator[tuple[Any, IO[bytes]]]:
+    """A file of tensors, opened, and its bytes; what cannot be understood in it is damage."""
     from safetensors import SafetensorError, safe_open
 
     if kind == "learner":
@@ -215,7 +215,7 @@ def _opened(path: Path, kind: str) -> Iterator[Any]:
     try:
         # By its handle: safetensors opens no path that is not UTF-8.
         with path.open("rb") as plain, safe_open(f"/dev/fd/{plain.fileno()}", framework="pt") as file:
-            yield file
+            yield file, plain
     except (SafetensorError, OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{path} is damaged or was not written by poise") from error
 

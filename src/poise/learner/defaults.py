@@ -74,9 +74,7 @@ def choose_defaults(
         augmentation, reason = yield from judge_augmentation(suited, images, runtime)
     line = describe(suited, images, augmentation, reason)
     nothing_named = settings.net is None and runtime.net is None and "method" in settings.automatic
-    if (
-        nothing_named and suited.method != PHOTO_METHOD and min(images.shape[1:]) >= PHOTO_SIDE
-    ):  # what is grey may be text
+    if nothing_named and suited.method != PHOTO_METHOD and min(images.shape[1:]) >= PHOTO_SIDE:  # they are grey
         line += f"; grey photos are learned better with net={PHOTO_NET} and method={PHOTO_METHOD}"
     log.info("%s", line)
     if not backbone_is_frozen(suited, images, runtime):
