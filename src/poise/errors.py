@@ -10,9 +10,8 @@ import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -205,17 +204,6 @@ def kind_and_line(error: BaseException, longest: int) -> str:
     'ValueError: no such'
     """
     return f"{type(error).__name__}: {first_line(error)[:longest]}"
-
-
-def plain_number(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
-    """One of numpy's numbers as Python's own, from which the same draws are made; all else as it is.
-
-    >>> plain_number(3), plain_number("3")
-    (3, '3')
-    """
-    if not isinstance(value, Real) or isinstance(value, bool):
-        return value
-    return int(value) if isinstance(value, Integral) else float(value)
 
 
 def check_whole(name: str, value: object, least: int, most: int = MOST) -> None:

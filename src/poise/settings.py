@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 from pydantic import (
@@ -24,7 +25,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from poise.actions import AXES, MOST_EPOCHS
-from poise.errors import LARGEST_NUMBER, LARGEST_WHOLE, MOST, UserError, plain_number, shown, suggestion
+from poise.errors import LARGEST_NUMBER, LARGEST_WHOLE, MOST, UserError, shown, suggestion
 
 #: The command that lists the keys of a recipe, for help texts and error lines.
 LIST_KEYS: Final = "poise recipes --keys"
@@ -415,14 +416,16 @@ def tagged(tag: str) -> tuple[str, ...]:
 
 
 def plain_copy(value: Any) -> Any:  # noqa: ANN401 - whatever a user gives
-    """A copy as JSON has it: dictionaries, lists and plain numbers; what is neither is left as it is."""
+    """A copy as JSON has it: dictionaries, lists and Python's own numbers; what is neither is left as it is."""
     if isinstance(value, Mapping):
         return {name: plain_copy(each) for name, each in value.items()}
     if isinstance(value, set | frozenset):
         return sorted(value)  # a file holds lists, and no order but this one is always the same
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return [plain_copy(each) for each in value]
-    return plain_number(value)
+    if isinstance(value, Real) and not isinstance(value, bool):  # numpy's, of which other draws would be made
+        return int(value) if isinstance(value, Integral) else float(value)
+    return value
 
 
 # The list of keys ----------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def run(
             show(f"{describe_plan(plan)}\nfolder  {state}")
             return
         with _on_a_cluster(trials_on, "--trials-on", cpus_per_worker) as job.executor:
-            _carry_out(job, world.broadcast(job.state), tensorboard, track)
+            _carry_out(job, tensorboard, track)
 
 
 def resume(
@@ -99,7 +99,7 @@ def resume(
         runner = world.broadcast(lambda: runner_in(opened))
         job = runner(plan, opened, (), checkpoint_every, world=world, restarts=restart)
         with _on_a_cluster(trials_on, "--trials-on", cpus_per_worker) as job.executor:
-            _carry_out(job, "resumed", tensorboard, track)
+            _carry_out(job, tensorboard, track, resumes=True)
 
 
 def sweep(
@@ -174,7 +174,7 @@ def audit(
     plan = _plan_of(recipe, overrides, seed)
     usual = plan.default_folder()
     job = Audit(plan, RunFolder(out or usual.with_name(f"{usual.name}-leak")), (), checkpoint_every)
-    _carry_out(job, job.state())
+    _carry_out(job)
 
 
 def report(
@@ -289,8 +289,8 @@ def _on_a_cluster(
         yield executor
 
 
-def _carry_out(job: Run, state: str, tensorboard: bool = False, track: str | None = None) -> None:
-    """Start a run whose folder is `new`, resume it, or say what its folder already holds.
+def _carry_out(job: Run, tensorboard: bool = False, track: str | None = None, *, resumes: bool = False) -> None:
+    """Start a run whose folder is new, resume it, or say what its folder already holds.
 
     Under torchrun, which repeats a command, one that has begun goes on. Rank 0 of a world has the folder and shows the
     run, the others follow.
@@ -298,6 +298,7 @@ def _carry_out(job: Run, state: str, tensorboard: bool = False, track: str | Non
     from poise.runs import Follower, RunDisplay, Tracker, open_ranks
 
     world, plan, path = job.world, job.plan, job.folder.path
+    state = "resumed" if resumes else world.broadcast(job.state)
     if state == "begun" and not world.joined:
         raise UserError(f"{path} holds this run, unfinished; continue with 'poise resume {path}'")
     if state == "finished":

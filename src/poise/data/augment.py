@@ -20,7 +20,8 @@ from torch import Tensor
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
 from poise.data.crops import Choices, Crops, draw_boxes
 from poise.data.stores import PixelStore, as_store
-from poise.errors import UserError, check_flag, check_number, check_whole, plain_number, suggesting
+from poise.errors import UserError, check_flag, check_number, check_whole, suggesting
+from poise.settings import plain_copy
 
 #: What can be done to images beyond the augmentation of their data set, by name.
 STRONGER: Final[Mapping[str, Mapping[str, Any]]] = {
@@ -90,7 +91,7 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         for name in ("pad", "brightness", "cutout", "resized"):
-            object.__setattr__(self, name, plain_number(getattr(self, name)))
+            object.__setattr__(self, name, plain_copy(getattr(self, name)))
         check_whole("augmentation pad", self.pad, 0)
         for name in ("flip", "autoaugment"):
             check_flag(f"augmentation {name}", getattr(self, name))

@@ -339,15 +339,15 @@ def first_preprocessing(
 
 def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
     """The preprocessing with the brightness jitter of the method's line of work, where it has one."""
-    augmentation = preprocessing.augmentation
-    jitter = method.brightness or augmentation.brightness
-    return replace(preprocessing, augmentation=replace(augmentation, brightness=jitter))
+    if not method.brightness:
+        return preprocessing
+    return replace(preprocessing, augmentation=replace(preprocessing.augmentation, brightness=method.brightness))
 
 
 def planned_work(settings: Settings, phase: int, growth: Growth, images: int) -> list[Progress]:
     """The parts of a phase that trains on so many images, nothing of them done yet."""
-    schedule, method, action = settings.schedule.paced(images), settings.made_method, settings.default_action
-    kind, plan, parts = settings.kind, Planned(), dict[str, float]()
+    method, action, kind = settings.made_method, settings.default_action, settings.kind
+    schedule, plan, parts = settings.schedule.paced(images), Planned(), dict[str, float]()
     if kind.tunes or action.classifier == AUTO:
         plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
         tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings

@@ -161,7 +161,7 @@ class Settings(LearnerKeys):
         memory; and `backbone_rate`, which starts from 1 unless the method has its own. A space by name leaves out what
         is not there.
         """
-        own, tunes = self.made_method.default_action, self.kind.tunes
+        own, tunes, choices = self.made_method.default_action, self.kind.tunes, self.choices
         space = named_space(self.space or {}, self.made_method.spaces)  # refuses a wrong word, tuned or not
         named = {axis for grid in space.grids for axis in grid}
         changing = (named if space.name == OWN else named & {"allocation"}) if tunes else set()
@@ -177,7 +177,7 @@ class Settings(LearnerKeys):
         base = Action(**own, **more).replace(**self.action)
         if tunes and "classifier" not in {*self.action, *named} and (self.tune is None or "classifier" in self.tune):
             base = base.replace(classifier="auto")
-        return make_space(space if tunes else {}, base, self.tune, self.choices)
+        return make_space(space if tunes else {}, base, self.tune, choices)
 
     @cached_property
     def tuner(self) -> Tuner:

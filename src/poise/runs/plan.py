@@ -29,7 +29,7 @@ from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError, reading
 from poise.learner import Learner, LearnerState, Lookup, Runtime, Settings, planned_work
 from poise.methods import METHODS, Growth, is_registered
-from poise.nets import NetInfo, absolute_word, named_info
+from poise.nets import NetInfo, named_info
 from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import CROSSVAL, RECIPE, RunFolder
 from poise.runs.recipe import Recipe, make_recipe
@@ -190,7 +190,10 @@ def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan
     sizes = {} if recipe.images_per_class is None else class_sizes(recipe.images_per_class, stream.classes)
     recipe = recipe.chosen_for(_first_images(source, stream, sizes)) if recipe.choose else recipe
     recipe = recipe.replace(**uneven) if uneven else recipe
-    return Plan(name, recipe.resolved(**_absolute_paths(recipe, source)), source, stream, sizes)
+    own = isinstance(source, FolderSource | PackSource) and not _is_known_name(recipe.data)
+    paths = {"start": recipe.start, "data": recipe.data if own else None}  # in full: to be resumed from anywhere
+    full = {key: str(store.expand_user(path).resolve()) for key, path in paths.items() if path is not None}
+    return Plan(name, recipe.resolved(**full), source, stream, sizes)
 
 
 def _uneven_groups(recipe: Recipe, classes: int) -> dict[str, Any]:
@@ -209,15 +212,6 @@ def _first_images(source: Source, stream: Stream, wanted: Mapping[int, int]) -> 
         [label for label in stream[0] for _ in range(min(sizes[label], wanted.get(label, sizes[label])))]
     )
     return ImageSet(torch.zeros(1, *shape, dtype=torch.uint8).expand(len(labels), *shape), labels, labels)
-
-
-def _absolute_paths(recipe: Recipe, source: Source) -> dict[str, str]:
-    """Folders by their full path, so that a run can be resumed from anywhere."""
-    paths = {"start": recipe.start} if recipe.start is not None else {}
-    words = {name: absolute_word(word) for name in ("net", "method") if (word := getattr(recipe, name)) is not None}
-    if isinstance(source, FolderSource | PackSource) and not _is_known_name(recipe.data):
-        paths["data"] = recipe.data
-    return {**{key: str(store.expand_user(path).resolve()) for key, path in paths.items()}, **words}
 
 
 def _is_known_name(data: str) -> bool:

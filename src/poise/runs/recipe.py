@@ -68,12 +68,9 @@ class Recipe(RecipeKeys):
 
         Its settings are the same, and are not resolved again; nor do the paths of data and start matter to them.
         """
-        settings, written = self.settings, dict[str, Any]()
-        if settings.kind.tunes:
-            written = {name: getattr(settings, name) for name in ("policy_options", "space", "trials")}
-        return self.model_copy(
-            update={**written, "memory": MemoryKeys(**dict(settings.memory)), "options": settings.options, **paths}
-        )
+        tuned = ("policy_options", "space", "trials") if self.settings.kind.tunes else ()
+        written = {name: getattr(self.settings, name) for name in ("method", "options", "net", *tuned)}
+        return self.model_copy(update={**written, "memory": MemoryKeys(**dict(self.settings.memory)), **paths})
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

@@ -174,16 +174,15 @@ class Runner:
 
         `noise` is the address of this epoch, for networks that draw random numbers themselves.
         """
-        feed, world, crops = self.feed, self.step.context.backend.world, draws.crops(self.feed.store.shape[1:])
+        feed, parts = self.feed, list(starmap(self.step.context.backend.world.part_of, self.bounds))
+        batches = feed.batches(order, list(map(itemgetter(0, 1), parts)), draws.crops(feed.store.shape[1:]))
         draws = draws.to(feed.device)
-        parts = list(starmap(world.part_of, self.bounds))
-        batches = feed.batches(order, list(map(itemgetter(0, 1), parts)), crops)
         for bounds, part, (pixels, labels) in zip(self.bounds, parts, batches, strict=True):
-            whole = labels
+            whole, some = labels, draws.batch(part.start, part.stop)
             if part[:2] != bounds:
                 whole = feed.labels.index_select(0, order[slice(*bounds)].to(feed.device))
             with addressed_draws(self.step.model, noise + part.start, feed.device):
-                values = self.step(pixels, labels, draws.batch(part.start, part.stop), whole, part.weight)
+                values = self.step(pixels, labels, some, whole, part.weight)
             yield values[None]
 
 
