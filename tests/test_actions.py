@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.actions import AXES, Action, Axis, AxisValue, is_weight, register_axis
+from poise import actions
+from poise.actions import Action, Axis, AxisValue, is_weight, register_axis
 from poise.errors import UserError
 from poise.spaces import make_space
 
@@ -73,10 +74,18 @@ def own_axis(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Axis]:
     """Registers an axis for one test."""
 
     def registered(name: str, **more: Any) -> Axis:
-        monkeypatch.setitem(AXES, name, Axis(name))  # so that it is forgotten afterwards
+        monkeypatch.setattr(actions, "AXES", dict(actions.AXES))  # so that it is forgotten afterwards
         return register_axis(Axis(name, **more))
 
     return registered
+
+
+@pytest.mark.parametrize("name", ["lr", "feature_kd", "sharpness"])
+def test_an_axis_is_not_registered_under_the_name_of_another(name: str, own_axis: Callable[..., Axis]) -> None:
+    own_axis("sharpness", default=1.0)
+    own_axis("sharpness", default=1.0)  # a file that is imported again
+    with pytest.raises(UserError, match=f"^the axis '{name}' is known already; give yours its own name$"):
+        own_axis(name, default=2.0)
 
 
 def test_a_captured_step_serves_actions_that_differ_in_rates_and_weights_only() -> None:

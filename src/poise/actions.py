@@ -51,12 +51,17 @@ MOST_EPOCHS: Final = 1_000_000
 #: The word of `tune` for every distillation weight.
 DISTILLATION: Final = "kd"
 
+#: The weights of the loss terms of poise's own methods.
+TERMS: Final = ("auxiliary", "feature_kd", "logit_kd", "margin", "pod")
+
 #: The settings by their names. Every other axis of an action is the weight of the loss term of that name.
 AXES: Final[dict[str, Axis]] = {}
 
 
 def register_axis(axis: Axis) -> Axis:
     """Make a setting known by its name, for actions, spaces and recipes."""
+    if axis.name in TERMS or AXES.get(axis.name, axis) != axis:
+        raise UserError(f"the axis '{axis.name}' is known already; give yours its own name")
     AXES[axis.name] = axis
     return axis
 

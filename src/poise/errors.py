@@ -143,6 +143,20 @@ def suggestion(word: object, known: Iterable[str], prefix: str = "") -> str:
     return f"known: {', '.join(prefix + choice for choice in choices)}" if choices else "none is known"
 
 
+def refuse_taken(what: str, name: str, old: object, new: object) -> None:
+    """Refuse to register something under a name that is taken, but for the same class or function made anew.
+
+    That is one of the same name in the same file, which may be imported twice, or typed into a shell.
+    """
+    if old is None:
+        return
+    files = [getattr(sys.modules.get(each.__module__), "__file__", None) for each in (old, new)]
+    names = [getattr(each, "__qualname__", repr(each)) for each in (old, new)]
+    if names[0] != names[1] or (None not in files and files[0] != files[1]):
+        theirs = f"{files[0] or old.__module__}:{names[0]}"
+        raise UserError(f"the {what} '{name}' is registered already by {theirs}; give yours its own name")
+
+
 def unknown_argument(whose: str, name: str, known: Iterable[str]) -> UserError:
     """The error of a call with an argument that is not known."""
     return UserError(f"{whose} has no argument '{name}'; {suggestion(name, {*known} - {'self', 'cls'})}")

@@ -81,7 +81,10 @@ class Newest(Policy):
 
 def test_a_policy_of_ones_own_is_one_short_class(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("poise.policies.catalog.POLICIES", dict(POLICIES))
-    register("newest")(Newest)
+    for again in (Newest, Newest):
+        register("newest")(again)
+    with pytest.raises(UserError, match=r"^the policy 'race' is registered already by .*catalog.py:race.*; give yours"):
+        register("race")(Newest)
     setup = Setup(SPACE, short=4, full=20, seed=0)
     history = history_of(make_policy("newest", setup, {"last": 3, "safe": 1.0}))
     assert {entry.outcome.trial.arm for entry in history if isinstance(entry, Tried)} == {3, 4, 5, SPACE.default}

@@ -91,9 +91,9 @@ def test_a_backbone_of_ones_own_is_trained_and_left_as_it_was(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("net", "line"),
     [
-        (nn.Conv2d(3, 4, 3), "your net does not map images of shape (1, 8, 8)"),
+        (nn.Conv2d(3, 4, 3), "the net does not map images of shape (1, 8, 8)"),
         (nn.Conv2d(1, 4, 3), "it returns [1, 4, 6, 6]"),
-        (nn.LSTM(8, 3), "your net"),
+        (nn.LSTM(8, 3), "the net"),
     ],
 )
 def test_a_module_that_does_not_fit_is_refused_in_one_line(net: nn.Module, line: str) -> None:

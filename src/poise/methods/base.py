@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,8 +14,20 @@ from torch import Tensor, nn
 
 from poise.actions import Action, AxisValue
 from poise.data import herd
-from poise.errors import UserError, check_number, suggestion
-from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet, Specialised, find_in_file
+from poise.errors import UserError, check_number, refuse_taken, suggestion
+from poise.nets import (
+    HEADS,
+    Branches,
+    Concatenated,
+    Head,
+    Model,
+    Output,
+    Part,
+    ResNet,
+    Specialised,
+    file_digest,
+    find_in_file,
+)
 from poise.settings import ceiling
 from poise.spaces import Grid, Named
 
@@ -293,6 +306,9 @@ METHODS: dict[str, type[Method]] = {}
 
 def register(method: type[Method]) -> type[Method]:
     """Make a method known by its name, and a head of its own by that of the head (a class decorator)."""
+    if not hasattr(method, "name") or inspect.isabstract(method):
+        raise UserError(f"method {method.__qualname__} lacks a name or terms; see docs/own-method.md")
+    refuse_taken("method", method.name, METHODS.get(method.name), method)
     METHODS[method.name] = method
     if method.own_head is not None:
         HEADS[method.head] = method.own_head
@@ -302,10 +318,8 @@ def register(method: type[Method]) -> type[Method]:
 def is_registered(name: str) -> bool:
     """Whether there is a method of that name here. The class that `FILE.py:NAME` names is imported and registered."""
     if name not in METHODS and (kind := find_in_file("method", name)) is not None:
-        if not (isinstance(kind, type) and issubclass(kind, Method) and hasattr(kind, "name")):
-            raise UserError(
-                f"method {name} is no class made of poise.methods.Method with a name; see docs/own-method.md"
-            )
+        if not (isinstance(kind, type) and issubclass(kind, Method)):
+            raise UserError(f"method {name} is no class made of poise.methods.Method; see docs/own-method.md")
         METHODS[name] = register(kind)
     return name in METHODS
 
@@ -313,5 +327,8 @@ def is_registered(name: str) -> bool:
 def make_method(name: str, options: Mapping[str, Any] | None = None) -> Method:
     """The method of that name with its options."""
     if not isinstance(name, str) or not is_registered(name):
+        if isinstance(name, str) and name.endswith(".py"):
+            raise UserError(f"method {name} names no class of this file; write {name}:CLASS")
+        file_digest(name, "method")  # refuses a file that is not there
         raise UserError(f"unknown method '{name}'; {suggestion(str(name), METHODS)}")
     return METHODS[name](**(options or {}))

@@ -264,7 +264,7 @@ def feature_width(backbone: nn.Module, shape: tuple[int, int, int]) -> int:
     width = _dry_width(backbone, shape)
     if isinstance(width, Exception):
         raise UserError(
-            f"your net does not map images of shape {shape} (channels, height, width) to features [batch, width]: "
+            f"the net does not map images of shape {shape} (channels, height, width) to features [batch, width]: "
             f"{first_line(width)}"
         ) from width
     return width
@@ -431,16 +431,19 @@ def absolute_word(name: str) -> str:
     return name if word is None or word.file is None else word.with_file(word.file.absolute())
 
 
-def file_digest(name: str | None) -> str | None:
-    """A digest of the file that the network of that word comes from; None if it comes from none."""
+def file_digest(name: str | None, what: str = "net") -> str | None:
+    """A digest of the file that the network of that word comes from; None if it comes from none.
+
+    `what` it is, if no network, is said in error lines.
+    """
     word = Word.of(name)
     if word is None or word.file is None:
         return None
     try:
         return hashlib.blake2b(word.file.read_bytes(), digest_size=16).hexdigest()
     except OSError as error:
-        again = "restore it, or give the module itself: net=…"
-        raise UserError(f"net {name}: {word.file} cannot be read ({error.strerror}); {again}") from error
+        again = "restore it, or give the module itself: net=…" if what == "net" else "restore it"
+        raise UserError(f"{what} {name}: {word.file} cannot be read ({error.strerror}); {again}") from error
 
 
 def named_modules(name: str | None) -> tuple[str, ...]:
@@ -519,12 +522,15 @@ def find_in_file(what: str, name: str) -> Any:  # noqa: ANN401 - whatever it is
         return None
     try:
         found: Any = (file := _import_file(word.file, file_digest(name) or ""))
+    except UserError as error:
+        raise UserError(f"{what} {name}: {error}") from error
     except Exception as error:  # other people's code may raise anything
         raise UserError(f"{what} {name} could not be made ({type(error).__name__}: {first_line(error)})") from error
     for part in word.name.split("."):
         found = getattr(found, part, None)
     if not callable(found):
-        known = [name for name, value in vars(file).items() if callable(value) and not name.startswith("_")]
+        own = {name: value for name, value in vars(file).items() if callable(value) and not name.startswith("_")}
+        known = [name for name, value in own.items() if value.__module__ == file.__name__]  # not what it imports
         kind = "function" if what == "net" else "class"
         raise UserError(f"{what} {name}: {file.__file__} has no {kind} '{word.name}'; {suggestion(word.name, known)}")
     return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from poise import draws
-from poise.errors import UserError, check_number, check_whole, shown, suggestion
+from poise.errors import UserError, check_number, check_whole, refuse_taken, shown, suggestion
 from poise.policies.base import MOST_TRIALS, Array, Outcome, Policy, Setup, Wish
 from poise.policies.beliefs import AdaHedge, Belief, Exp3, Informed, Scores
 from poise.policies.wrappers import Every, Safe
@@ -89,6 +89,7 @@ def register(
     """Register a policy under a name: a callable that takes a `Setup`, and options by keyword with defaults."""
 
     def add(builder: Builder) -> Builder:
+        refuse_taken("policy", name, POLICIES[name].make if name in POLICIES else None, builder)
         POLICIES[name] = Preset(builder, space, trials or {})
         return builder
 
