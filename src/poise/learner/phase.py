@@ -154,12 +154,12 @@ class Phase:
         self.given = is_given(settings, self.runtime)
         start = None if settings.made_method.starts_anew else known.start
         model = start if start is not None else build_model(settings, arrival.images.shape, self.runtime.net)
-        self.preprocessing = known.preprocessing if known.phases else None  # of images, where features replace those
-        if self.preprocessing is None:
-            self.preprocessing = self._first_preprocessing(measured, net_info(model.backbone))
         if settings.made_method.freezes(arrival.phase, given=self.given) and not model.is_frozen:
             model = model.copy()  # what is known stays as it is until the phase ends
             model.freeze_backbone()
+        self.preprocessing = known.preprocessing if known.phases else None  # of images, where features replace those
+        if self.preprocessing is None:
+            self.preprocessing = self._first_preprocessing(measured, net_info(model.backbone))
         context = PhaseContext(
             model=model,
             method=settings.made_method,

@@ -68,7 +68,7 @@ class PhaseContext:
 
     def grow_model(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
-        expands = self.method.expands and self.growth.old and self.growth.new
+        expands = self.growth.old and self.growth.new and self.method.expands
         model = (self._expand_once(new.shape) if expands else self.model).copy()
         with own_draws(torch_generator(self.seed, "layers", self.phase, "head")):
             self.method.grow(model, self.growth_inputs(new, "head"))
