@@ -40,7 +40,7 @@ class TimmNet(nn.Module):
         super().__init__()
         self.stem, self.fc = Stem(), nn.Linear(4, classes) if classes else nn.Identity()
         known = {"mean": MEAN, "std": STD, "input_size": (3, 64, 64), "tag": "a1_in1k"}
-        self.pretrained_cfg = SimpleNamespace(**known, **(config or {}))
+        self.pretrained_cfg = {**known, **(config or {})}
 
     def forward(self, images: Tensor) -> Tensor:
         found: Tensor = self.fc(self.stem(images).mean(dim=(2, 3)))

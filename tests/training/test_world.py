@@ -22,7 +22,7 @@ from poise.data import ImageSet
 from poise.errors import UserError
 from poise.training import World, join_world
 from poise.training.lanes import give_back
-from poise.training.ranks import Reduction, leave_world
+from poise.training.ranks import Reduction, joined_worlds
 
 from .ranks import CASES, RUN
 
@@ -80,7 +80,8 @@ def one_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
         monkeypatch.setenv(name, value)
     yield join_world()
     give_back()  # captured steps, before what they exchange with
-    leave_world()
+    joined_worlds.clear()
+    torch.distributed.destroy_process_group()
 
 
 def test_sums_keep_format_and_layout(one_rank: World) -> None:

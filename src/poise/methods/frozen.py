@@ -155,11 +155,6 @@ class RidgeHead(ScaledHead):
                 setattr(self, name, given.to(own))
         super()._load_from_state_dict(state_dict, prefix, *more)
 
-    def widen(self, width: int) -> None:
-        """Features of another width would need another P."""
-        if width != self.width:
-            raise ValueError("a ridge head is for a frozen network, whose features keep their width")
-
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values; P is drawn again."""
         super().adopt(state)

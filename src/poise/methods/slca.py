@@ -68,13 +68,6 @@ class GaussianHead(LinearHead):
         for name in self._shapes(0, 0):
             setattr(self, name, getattr(self, name)[:0])
 
-    def widen(self, width: int) -> None:
-        """Rows are 0 in added features, and so is what the Gaussians know of them."""
-        more = width - self.width
-        super().widen(width)
-        for name in ("means", "factors", "rest"):
-            setattr(self, name, torch.nn.functional.pad(getattr(self, name), (0, more)))
-
     @torch.no_grad()
     def describe(self, features: Tensor, labels: Tensor) -> None:
         """Measure the Gaussians of these classes; where a class had one, that of all of its images so far."""

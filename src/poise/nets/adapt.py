@@ -290,8 +290,7 @@ def _constants(mean: Any, std: Any, size: Any) -> dict[str, Any]:  # noqa: ANN40
 def _make_timm(package: ModuleType, name: str, pretrained: bool) -> Adapted:
     """With the constants of its configuration."""
     net = package.create_model(name, pretrained=pretrained, num_classes=0)
-    config: Any = getattr(net, "pretrained_cfg", None) or {}
-    config = config if isinstance(config, Mapping) else vars(config)
+    config: dict[str, Any] = net.pretrained_cfg
     known = _constants(config.get("mean"), config.get("std"), config.get("input_size"))
     if least := _sides(config.get("min_input_size")):
         known["least"] = min(least)
@@ -357,10 +356,7 @@ def _make_open_clip(package: ModuleType, name: str, pretrained: bool) -> Adapted
     if not weights:
         raise UserError(f"net open_clip:{name} does not say which weights; use open_clip:NAME:WEIGHTS")
     tower: Any = package.create_model(model, pretrained=weights if pretrained else None).visual
-    config = getattr(tower, "preprocess_cfg", None) or {}
-    mean, std = getattr(tower, "image_mean", None), getattr(tower, "image_std", None)
-    size = getattr(tower, "image_size", None) or config.get("size")
-    known = _constants(mean or config.get("mean"), std or config.get("std"), size)
+    known = _constants(tower.image_mean, tower.image_std, tower.image_size)
     return Adapted(tower.float(), _read_first, **known, pretrained_on=weights)
 
 

@@ -96,10 +96,6 @@ class Block(nn.Module):
         y = _apply_unit(self.conv1, self.bn1, x, None, relu=True)
         return _apply_unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
 
-    def extra_repr(self) -> str:
-        """The settings that its parts do not show."""
-        return f"relu={self.relu}"
-
 
 def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""

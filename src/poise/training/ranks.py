@@ -9,10 +9,9 @@ own, and every value is what it was.
 from __future__ import annotations
 
 import datetime
-import hashlib
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeVar
@@ -24,7 +23,7 @@ from torch._C._distributed_c10d import HashStore, PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.modules.batchnorm import _NormBase
 
-from poise.errors import RankLost, RunFailed, UserError
+from poise.errors import RankLost, UserError
 from poise.nets import Model
 
 log = logging.getLogger(__name__)
@@ -169,21 +168,6 @@ class World:
                         "give all ranks the same"
                     )
 
-    def refuse_unequal(self, values: Mapping[str, Tensor]) -> None:
-        """End where a rank holds other values than rank 0: what they compute from now on would mean nothing."""
-        everybody = self.all_gather({name: _digest(value) for name, value in values.items()})
-        for rank, own in enumerate(everybody):
-            for name, found in everybody[0].items():
-                if own.get(name) != found:
-                    raise RunFailed(
-                        f"rank {rank} has learned another {name} than rank 0: use GPUs of one kind, and a network that "
-                        "changes nothing but its weights and batch statistics"
-                    )
-
-
-def _digest(value: Tensor) -> str:
-    return hashlib.sha256(value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()).hexdigest()
-
 
 @dataclass
 class Reduction:
@@ -275,10 +259,3 @@ def join_world() -> World:
 def current_world() -> World:
     """The world that this process has joined, or that of this process alone."""
     return joined_worlds[0] if joined_worlds else ALONE
-
-
-def leave_world() -> None:
-    """Be one process again; the others notice it in their next exchange."""
-    joined_worlds.clear()
-    if dist.is_initialized():
-        dist.destroy_process_group()
