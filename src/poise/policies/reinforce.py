@@ -20,9 +20,6 @@ FEATURES: Final = 3  # of `state_of`
 PER_CLASS: Final = 20  # exemplars of a class in the paper
 BASELINE: Final = 0.9  # how much of a running mean stays when a new return arrives
 
-#: The state of a phase, the arm that was taken, and the reward it brought.
-Experience = tuple[ArrayLike, int, float]
-
 
 def state_of(old: int, new: int, memory: int) -> Array:
     """The state of a phase: the numbers of classes and the memory's size, as in RMM; nothing about later phases.
@@ -71,7 +68,7 @@ class Reinforce:
         chances, own = self.probabilities(state), self.space.default
         return own if chances[own] == chances.max() else int(np.argmax(chances))
 
-    def update(self, episode: Sequence[Experience]) -> None:
+    def update(self, episode: Sequence[tuple[ArrayLike, int, float]]) -> None:
         """One step of gradient ascent after a whole episode, its phases in order.
 
         θ ← θ + α Σ_t (G_t − b) ∇ log π(a_t|s_t), by θ_axis (e_a − softmax(θ_axis s)) sᵀ with e_a the axis value of the

@@ -44,7 +44,7 @@ from poise.training.lanes import (
     worthwhile_lanes,
 )
 from poise.training.optimiser import Schedule
-from poise.training.ranks import ALONE, World, current_world, join_world
+from poise.training.ranks import ALONE, World, join_world
 from poise.training.trainer import Trainer
 
 __all__ = [
@@ -78,7 +78,6 @@ __all__ = [
     "World",
     "both_classifiers",
     "changed_switches",
-    "current_world",
     "features_suffice",
     "join_world",
     "keep_memory",

@@ -6,11 +6,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
-from poise.errors import UserError, suggestion
+from poise.errors import UserError
 from poise.nets import Backbone, Model
 from poise.training.ranks import ALONE, World, current_world
 from poise.words import counted
@@ -19,7 +19,6 @@ from poise.words import counted
 # late for a deterministic backend that is made after another one has worked, so it is set here.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
-PRECISIONS: Final = ("auto", "fp32", "tf32", "bf16")
 _AUTOCAST = ("cpu", "cuda")  # kinds of devices on which a caller may have switched it on
 T = TypeVar("T")
 
@@ -79,8 +78,6 @@ def make_backend(device: str, precision: str, deterministic: bool, capture: bool
 
     On several ranks it is the GPU of this one.
     """
-    if precision not in PRECISIONS:
-        raise UserError(f"unknown precision '{precision}'; {suggestion(precision, PRECISIONS)}")
     world = current_world()
     device = world.device(device)
     if device == "auto":

@@ -12,7 +12,6 @@ from poise.tuning.offline import OfflineTuner
 from poise.tuning.results import (
     CLASSIFIERS,
     Entry,
-    History,
     Reward,
     TrialResult,
     decided_rewards,
@@ -31,7 +30,6 @@ __all__ = [
     "Choice",
     "ClassifierRule",
     "Entry",
-    "History",
     "OfflineTuner",
     "PolicyTuner",
     "Reward",
