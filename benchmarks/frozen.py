@@ -75,8 +75,10 @@ def measure(given: argparse.Namespace, *, cached: bool) -> dict[str, Any]:
     )
     learner.partial_fit(*images_of(range(given.classes), given.images))
     began = time.perf_counter()
-    phase = learner.phase_of(*images_of(range(given.classes, 2 * given.classes), given.images))
-    begun = time.perf_counter() - began
+    learning = learner.fitting(*images_of(range(given.classes, 2 * given.classes), given.images))
+    next(learning)
+    begun, phase = time.perf_counter() - began, learner.phase_under_way
+    assert phase is not None
     trials, action = phase.task.trials, learner.settings.default_action
     short, done, began, busy = trials.inputs.settings.short(given.epochs), 0, time.perf_counter(), time.process_time()
     while not done or time.perf_counter() - began < given.seconds:

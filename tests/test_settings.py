@@ -62,7 +62,7 @@ from poise.settings import (
         (MemoryKeys, {"per_class": 20, "rule": "all"}, "leave the other keys"),
         (MemoryKeys, {"allocation": 0.5}, "goes with memory.rule=rmm"),
         (MemoryKeys, {"rule": "rmm", "allocation": [0.5, 1.5]}, "1.5 in [0.5, 1.5] cannot be used"),
-        (MemoryKeys, {"rule": "rmm", "allocation": []}, "empty list"),
+        (MemoryKeys, {"rule": "rmm", "allocation": []}, "memory.allocation=[] cannot be used; give a share"),
         (MemoryKeys, {"rule": "rmm", "per_class": 0}, "keeps none"),
         (MemoryKeys, {"rule": "rmm", "knows_increment": True, "after_phase_0": "plain"}, "leave memory.after_phase_0"),
         (TrialSettings, {"length": 1.5}, "trials.length=1.5 must be at most 1"),

@@ -83,8 +83,6 @@ class BadImages(UserError):
 class RunFailed(PoiseError):
     """The run itself failed (diverged, disk full); what was saved before is still there."""
 
-    exit_code = 1
-
 
 class Diverged(RunFailed):
     """The loss stopped being a number."""
@@ -164,12 +162,13 @@ def unknown_argument(whose: str, name: str, known: Iterable[str]) -> UserError:
 
 def suggesting(function: Callable[P, R]) -> Callable[P, R]:
     """Answer a misspelt argument of this function, or of a class of this constructor, with a suggestion."""
-    names, whose = inspect.signature(function).parameters, function.__qualname__.removesuffix(".__init__")
+    names = inspect.signature(function).parameters
+    whose = function.__qualname__.removesuffix(".__init__").rpartition(".")[2]
 
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         for name in kwargs.keys() - names:
-            raise unknown_argument(whose.rpartition(".")[2], name, names)
+            raise unknown_argument(whose, name, names)
         return function(*args, **kwargs)
 
     return checked
@@ -188,16 +187,12 @@ _LONGEST: Final = 80  # characters of a value in an error line
 def shown(value: object, longest: int = _LONGEST) -> str:
     """A value as an error line shows it: on one line, and cut where it is long.
 
-    A whole number of thousands of digits is only described: Python refuses to print it.
-
     >>> shown("lucir"), shown(10**5000)
-    ("'lucir'", 'a number of about 5000 digits')
+    ("'lucir'", 'a int')
     """
-    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST:
-        return f"a number of about {round(value.bit_length() * math.log10(2))} digits"
     try:
         text = " ".join(repr(value).split())
-    except (ValueError, RecursionError):  # a number like that inside it, or too many levels
+    except (ValueError, RecursionError):  # Python refuses to print thousands of digits, or too many levels
         return f"a {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 

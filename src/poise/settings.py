@@ -146,7 +146,7 @@ class MemoryKeys(Keys):
     rule: Literal["plain", "rmm", "all"] = key(
         "plain", "plain, rmm (exemplars share the room for new images), or all: every image"
     )
-    allocation: Share | tuple[Share, ...] | None = key(
+    allocation: Share | Annotated[tuple[Share, ...], Field(min_length=1)] | None = key(
         None,
         "of rmm: the share ρ of the room for new images that goes to exemplars, or one for each phase; if not set 0.5",
         form="a share between 0 and 1, or a list with one for each phase, e.g. [0.8,0.5]",
@@ -186,8 +186,6 @@ class MemoryKeys(Keys):
             return self
         if self.per_class == 0:
             raise UserError("memory.rule=rmm shares out kept images, and memory=0 keeps none; leave the rule out")
-        if self.allocation == ():
-            raise UserError("memory.allocation is an empty list; give a number for each phase, or one for all")
         if self.after_phase_0 == "plain" and self.knows_increment:
             raise UserError("memory.knows_increment keeps exemplars for phase 1; leave memory.after_phase_0 out")
         return self

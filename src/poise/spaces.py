@@ -84,9 +84,6 @@ class ActionSpace:
     default: int
     favourite: int | None = None
 
-    def __hash__(self) -> int:
-        return hash((self.name, self.actions, self.default))
-
     def __len__(self) -> int:
         return len(self.actions)
 
@@ -130,7 +127,7 @@ class ActionSpace:
 def make_space(
     space: Space,
     base: Action,
-    tune: str | Collection[str] | None = None,
+    tune: Collection[str] | None = None,
     choices: Mapping[str, Sequence[str]] | None = None,
 ) -> ActionSpace:
     """The named space, or the product of a grid of one's own (or of several), around the base action.
@@ -139,12 +136,13 @@ def make_space(
     then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
-    known, kinds, named = choices or {}, check_tuned(tune), named_space(space)
+    _check_tuned(tune or ())
+    known, named = choices or {}, named_space(space)
     given = named.grids if named.name == OWN else _meaningful(named.grids, base, known)
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), dict[Action, None]()
     for grid in given:
         values = {axis: _axis_values(axis, each, base) for axis, each in grid.items()}
-        tuned = {axis: each for axis, each in values.items() if kinds is None or axis_named(axis).kind in kinds}
+        tuned = {axis: each for axis, each in values.items() if tune is None or axis_named(axis).kind in tune}
         count = sum(math.prod(map(len, each.values())) for each in [*grids, tuned])
         if count > MOST_ACTIONS:  # before they are made
             raise UserError(f"the space has {shown(count)} actions; name fewer values, {MOST_ACTIONS} actions at most")
@@ -197,16 +195,12 @@ def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequenc
     return tuple(found) or ({},)
 
 
-def check_tuned(tune: str | Collection[str] | None) -> tuple[str, ...] | None:
-    """The kinds of axes that `tune` names, None for all; refuses other words."""
-    if tune is None:
-        return None
-    kinds = (tune,) if isinstance(tune, str) else tuple(tune)
+def _check_tuned(kinds: Collection[str]) -> None:
+    """Refuse a kind of axes that there is not."""
     tunable = {DISTILLATION, *(axis.kind for axis in AXES.values() if axis.kind is not None)}
     for word in kinds:
         if word not in tunable:
             raise UserError(f"tune cannot be {shown(word)}; {suggestion(word, tunable)}")
-    return kinds
 
 
 def _axis_values(axis: str, values: Sequence[AxisValue], base: Action) -> tuple[AxisValue, ...]:

@@ -134,7 +134,7 @@ class TestPolicies:
         for event in trials:
             assert event.record["split"]["environment"] == "lookahead"
             assert set(event.record["classes"]) == {2, 3, 4}
-        assert learner.resolved_policy()["trials"]["environment"] == "lookahead"
+        assert learner.settings.resolved_policy()["trials"]["environment"] == "lookahead"
 
     def test_what_is_left_open_is_chosen_for_no_memory(self, arriving: list[ImageSet]) -> None:
         learner = Learner(memory=0, net="small", epochs=2, device="cpu")

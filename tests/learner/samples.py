@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 from poise import Learner
 from poise.data import ALL_IMAGES
 from poise.errors import PoiseError
+from poise.learner.phase import Phase
 from poise.methods import make_method
 
 Pixels = NDArray[np.uint8]
@@ -29,6 +31,13 @@ def digits(*classes: int, count: int = 12, first: int = 0) -> tuple[Pixels, list
 
 def learner(**settings: Any) -> Learner:
     return Learner(**{"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4, **settings})
+
+
+def begun(learner: Learner, images: Pixels, labels: list[int]) -> Phase:
+    """The phase that these images begin, which is given up at once."""
+    with closing(learner.fitting(images, labels)) as events:
+        phases = (learner.phase_under_way for _ in events)
+        return next(phase for phase in phases if phase is not None)
 
 
 def memory_for(method: str) -> dict[str, Any]:

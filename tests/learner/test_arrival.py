@@ -44,19 +44,6 @@ def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: 
     assert state_bytes(learned, tmp_path) == before
 
 
-@pytest.mark.parametrize("name", ["CAF\u00c9", "cafe\u0301"], ids=["upper-case", "other-form"])
-def test_classes_that_look_alike_are_said_aloud(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    images, labels = digits(0, 1)
-    learned = learner().partial_fit(images, ["caf\u00e9" if label else "bar" for label in labels])
-    assert "differ only" not in caplog.text
-    learned.partial_fit(digits(2)[0], [name] * len(digits(2)[0]))
-    assert f"classes 'caf\\xe9' and {name!a} differ only in upper case" in caplog.text
-    assert learned.knowledge.classes == ("bar", "caf\u00e9", name)
-    caplog.clear()
-    learned.partial_fit(digits(3)[0], ["foo"] * len(digits(3)[0]))
-    assert "differ only" not in caplog.text
-
-
 # The reserve --------------------------------------------------------------------------------------------------------
 
 

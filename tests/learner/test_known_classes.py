@@ -15,7 +15,7 @@ from poise.learner import LearnerState
 from poise.methods import METHODS
 from poise.testing import check_resuming
 
-from .samples import digits, grown, keys, learner, memory_for
+from .samples import begun, digits, grown, keys, learner, memory_for
 
 POLICIES: dict[str, dict[str, Any]] = {"fixed": {}, "online": {"policy": "online", "space": {"lr": [0.1, 0.05]}}}
 #: What arrives: the classes of the images, and how many of each.
@@ -139,7 +139,7 @@ def test_where_every_image_is_kept_so_are_copies_but_not_those_that_are_given_ag
 def test_no_copy_of_an_image_in_the_reserve_is_trained_on() -> None:
     images, labels = digits(0, 1, count=4)
     made = learner(memory=Budget(per_class=6, reserve=3))
-    phase = made.phase_of(np.concatenate([images, images]), labels * 2)
+    phase = begun(made, np.concatenate([images, images]), labels * 2)
     reserve, trained = ([image.numpy().tobytes() for image in part.pixels] for part in (phase.reserve, phase.new))
     assert len(reserve) == len({*reserve}) == 4, "half of the four different images of each class"
     assert not {*reserve} & {*trained}
@@ -150,7 +150,7 @@ def test_no_copy_of_an_image_in_the_reserve_is_trained_on() -> None:
 
 def test_a_class_of_one_image_and_its_copies_has_no_reserve() -> None:
     (image, *_), _ = digits(0)
-    phase = learner(memory=Budget(per_class=4, reserve=2)).phase_of(np.stack([image] * 6), [0] * 6)
+    phase = begun(learner(memory=Budget(per_class=4, reserve=2)), np.stack([image] * 6), [0] * 6)
     assert (len(phase.new), len(phase.reserve)) == (6, 0)
 
 

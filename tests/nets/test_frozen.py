@@ -129,7 +129,10 @@ def test_copies_teachers_trials_and_the_next_phase_share_the_frozen_part_and_not
     assert learner.memory_ is not None
     assert learner.model is not None
     model = learner.model
-    phase = learner.phase_of(arriving[1].pixels, arriving[1].labels)
+    learning = learner.fitting(arriving[1].pixels, arriving[1].labels)
+    next(learning)
+    phase = learner.phase_under_way
+    assert phase is not None
     begun = LocalPhase.of(phase.context, learner.memory_.exemplars, phase.new)
     trainers = [Lane(cpu).trainer(begun, learner.action_, 1, ()) for _ in range(2)]
     models = [model, model.copy(), model.copy().copy(), *(trainer.model for trainer in trainers)]
@@ -145,6 +148,7 @@ def test_copies_teachers_trials_and_the_next_phase_share_the_frozen_part_and_not
     before = {name: value.clone() for name, value in trainers[1].model.state_dict().items()}
     list(trainers[0].run())
     assert same(before, trainers[1].model.state_dict())
+    learning.close()
     learner.partial_fit(arriving[1].pixels, arriving[1].labels)
     assert {name for name, place in places(learner.model).items() if place == places(model)[name]} == set(FROZEN)
 

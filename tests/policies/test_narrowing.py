@@ -80,7 +80,7 @@ def test_the_head_start_decides_where_little_is_seen_and_not_where_much_is(monke
 
 def test_a_method_names_its_favourite(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    space = Learner("lucir", device="cpu").action_space
+    space = Learner("lucir", device="cpu").settings.action_space
     assert space.favourite is not None
     favourite = space.actions[space.favourite]
     assert space.as_json()["favourite"] == dict(favourite)

@@ -190,7 +190,7 @@ def test_an_allocation_needs_a_memory_that_has_one() -> None:
 def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None:
     memory = Budget(per_class=5, rule="rmm", allocation=0.8)
     plain, more = (
-        Learner("aanets", memory=memory, space=word).action_space for word in ("online", "online+allocation")
+        Learner("aanets", memory=memory, space=word).settings.action_space for word in ("online", "online+allocation")
     )
     assert (len(more), more.name) == (3 * len(plain), "online+allocation")
     assert {*more.actions} == {

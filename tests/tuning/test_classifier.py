@@ -83,7 +83,7 @@ def test_more_hits_decide_what_auto_becomes_and_the_methods_own_classifier_a_tie
 def test_with_a_tuning_policy_the_classifier_is_auto_unless_it_was_said(
     changes: dict[str, Any], classifiers: set[str]
 ) -> None:
-    space = Learner(**{**SMALL, **changes}).action_space
+    space = Learner(**{**SMALL, **changes}).settings.action_space
     assert {action.classifier for action in space.actions} == classifiers
 
 
@@ -131,7 +131,7 @@ def test_a_training_of_full_length_or_the_trial_of_the_decided_action_judges_and
             assert apart[0].action == decided_in(events).action
         else:
             assert not apart, "nothing is trained for it"
-            assert len(tried_in(events)) == len(learner.action_space)
+            assert len(tried_in(events)) == len(learner.settings.action_space)
         hits = hits_of(apart[0] if apart else decided_trial(events))
         total = {name: total[name] + count for name, count in hits.items()}
         assert any(total.values())

@@ -123,8 +123,10 @@ def test_a_trial_carries_the_distribution_from_which_it_was_drawn() -> None:
         assert len(trials) == 3
         for event in trials:
             assert event.distribution is not None
-            assert len(event.distribution) == len(learner.action_space)
+            assert len(event.distribution) == len(learner.settings.action_space)
             assert sum(event.distribution) == pytest.approx(1)
         assert trials[0].distribution != trials[1].distribution != decided_in(events).distribution
         if label == 3:
-            assert trials[0].distribution == pytest.approx([1 / len(learner.action_space)] * len(learner.action_space))
+            assert trials[0].distribution == pytest.approx(
+                [1 / len(learner.settings.action_space)] * len(learner.settings.action_space)
+            )

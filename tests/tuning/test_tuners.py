@@ -81,8 +81,8 @@ def test_an_unknown_name_is_refused_in_one_line() -> None:
 
 def test_online_is_the_default_and_everything_in_it_is_named() -> None:
     learner = Learner(device="cpu")
-    found = learner.resolved_policy()
-    assert found == json.loads(json.dumps(found)) == Learner(policy="online", device="cpu").resolved_policy()
+    found = learner.settings.resolved_policy()
+    assert found == json.loads(json.dumps(found)) == Learner(policy="online", device="cpu").settings.resolved_policy()
     assert (learner.settings.policy, found["name"], found["space"]["name"]) == ("online", "online", "online")
     assert [found[key] for key in ("fewest", "again")] == [4, 5]
     assert found["space"]["actions"] == len(found["space"]["arms"]) == 12  # the default among them
@@ -102,7 +102,9 @@ def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
     assert bool(trials) is (tuner not in KINDS)
     assert learner.action_ == Action(**decided.action)
     assert of(EpochDone, events)[0].lr == pytest.approx(learner.action_.lr)
-    assert all(0 <= trial.reward <= 1 and Action(**trial.action) in learner.action_space.actions for trial in trials)
+    assert all(
+        0 <= trial.reward <= 1 and Action(**trial.action) in learner.settings.action_space.actions for trial in trials
+    )
     if tuner in ("grid", "random"):
         best = max(trial.reward for trial in trials)
         assert best == max(trial.reward for trial in trials if trial.action == decided.action)
@@ -120,7 +122,7 @@ def test_steps_are_told_as_plain_values(tuner: str) -> None:
     assert all(json.loads(json.dumps(step.as_json(), allow_nan=False)) == step.as_json() for step in steps)
     if tuner == "offline-rl":
         assert [(step.phase, step.record["number"]) for step in steps] == [(0, 0), (0, 1), (0, 2)]
-        assert learner.action_ in learner.action_space.actions
+        assert learner.action_ in learner.settings.action_space.actions
         return
     assert [(step.phase, step.record["round"]) for step in steps] == [(1, 0), (1, 1), (2, 0), (2, 1)]
     decided, before = decided_in(second).action, learner.settings.default_action

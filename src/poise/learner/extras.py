@@ -121,14 +121,14 @@ def export(known: Knowledge, path: Path) -> None:
 
 def _document(known: Knowledge) -> str:
     """What a program that predicts has to know besides the numbers."""
-    short_side = {} if known.short_side is None else {"short_side": known.short_side}
+    shape = ["batch", *(known.shape or ())]
     return json.dumps(
         {
             "poise": __version__,
             "classes": list(known.classes),
             "classifier": known.classifier,
             "reject": dict(known.reject),
-            "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *(known.shape or ())], **short_side},
+            "input": {"name": INPUT, "type": "uint8", "shape": shape, "short_side": known.short_side},
             "outputs": list(OUTPUTS),
         }
     )

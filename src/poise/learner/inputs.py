@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -157,10 +156,7 @@ def _new_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) 
         raise UserError(
             f"class {repeated[0]!r} is known already; pass known='update' to train on new images of known classes"
         )
-    new = sorted(arrived.difference(before))
-    if isinstance(plain[0], str):
-        _warn_of_lookalikes(new, before)
-    return new
+    return sorted(arrived.difference(before))
 
 
 def _warn_of_two_labels(store: PixelStore, plain: Sequence[Label], knowledge: Knowledge) -> None:
@@ -178,21 +174,6 @@ def _warn_of_two_labels(store: PixelStore, plain: Sequence[Label], knowledge: Kn
     for (other, label), count in pairs.most_common(1):
         more = f"; {counted(pairs.total() - count, 'other image')} came under two labels" if len(pairs) > 1 else ""
         log.warning("%s of class %r came as class %r, too%s", counted(count, "image"), label, other, more)
-
-
-def _warn_of_lookalikes(new: Sequence[Label], before: Sequence[Label]) -> None:
-    """Say which new classes a reader could take for another one: `Zoo` and `zoo`, or one name in two Unicode forms."""
-    alike: dict[str, list[str]] = {}
-    for label in (*before, *new):
-        if isinstance(label, str):
-            alike.setdefault(unicodedata.normalize("NFKC", label).casefold(), []).append(label)
-    for names in alike.values():
-        if len(names) > 1 and not set(names) <= set(before):
-            log.warning(
-                "classes %s differ only in upper case or in the Unicode form of their letters; they are learned as "
-                "different classes",
-                " and ".join(map(ascii, names)),
-            )
 
 
 def open_for_learner(

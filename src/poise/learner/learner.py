@@ -51,7 +51,7 @@ from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_st
 from poise.learner.upkeep import Exemplar
 from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
 from poise.settings import TrialSettings, plain_copy
-from poise.spaces import ActionSpace, Grids
+from poise.spaces import Grids
 from poise.training import (
     Backend,
     Evaluator,
@@ -85,11 +85,8 @@ def public(method: Callable[Concatenate[Learner, P], R]) -> Callable[Concatenate
 
     @wraps(method)
     def in_own_modes(self: Learner, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        for theirs in kwargs.keys() & THEIR_NAMES.keys():
-            ours = THEIR_NAMES[theirs]
-            if ours in kwargs:
-                raise UserError(f"{theirs} and {ours} are two names for the same; pass one of them")
-            if ours in names:
+        for theirs, ours in THEIR_NAMES.items():
+            if theirs in kwargs and ours in names and ours not in kwargs:
                 kwargs[ours] = kwargs.pop(theirs)
         for name in kwargs.keys() - names:
             raise unknown_argument(method.__name__, name, names)
@@ -312,14 +309,6 @@ class Learner:
                 if event is None:
                     return
                 yield event
-
-    def phase_of(self, images: Images, labels: Labels, reward: Reward | None = None) -> Phase:
-        """The phase that these images would start, begun; the learner stays as it is."""
-        with self.backend.active():
-            arrival = receive(images, labels, self.settings, self.knowledge)
-            phase = Phase(self.settings, self.knowledge, arrival, self.runtime, reward)
-            phase.begin()
-            return phase
 
     @property
     def phase_under_way(self) -> Phase | None:
@@ -833,11 +822,6 @@ class Learner:
         return self._parts.runtime.backend
 
     @property
-    def action_space(self) -> ActionSpace:
-        """The actions that the policy chooses from."""
-        return self.settings.action_space
-
-    @property
     def architecture(self) -> str:
         """Backbone, its variant and the head, as in `resnet32/lucir+cosine`."""
         described = self.model.architecture if self.model is not None else None
@@ -850,10 +834,6 @@ class Learner:
             return net_info(self.model.backbone)
         own = self.runtime.net
         return net_info(own) if own is not None else named_info(self.settings.net, self.settings.seed)
-
-    def resolved_policy(self) -> dict[str, Any]:
-        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
-        return self.settings.resolved_policy()
 
 
 # A misspelt parameter gets a suggestion; the constructor itself is made by `dataclass`.
@@ -914,11 +894,8 @@ def _nothing_known(settings: Settings, preprocessing: Preprocessing | None) -> K
 
 
 def _is_same(one: object, other: object) -> bool:
-    if one is other:
-        return True
-    if isinstance(one, nn.Module | np.ndarray | Tensor) or isinstance(other, nn.Module | np.ndarray | Tensor):
-        return False
-    return type(one) is type(other) and bool(one == other)
+    plain = type(one) is type(other) and not isinstance(one, nn.Module | np.ndarray | Tensor)
+    return one is other or (plain and bool(one == other))
 
 
 def _check_classifier(word: str) -> str:

@@ -32,14 +32,7 @@ from poise.data.decode import compress, decompress
 from poise.errors import Malformed, PoiseError, UserError, first_line, not_learned, reading
 from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
-from poise.nets import (
-    Model,
-    NetInfo,
-    adapted_again,
-    is_named,
-    net_info,
-    set_info,
-)
+from poise.nets import Model, NetInfo, adapted_again, is_named, net_info, set_info
 from poise.settings import own_error
 from poise.training import NCM_TEMPERATURE
 from poise.tuning import CLASSIFIERS, entry_as_json, entry_from_json, first_classifier
@@ -170,17 +163,9 @@ class SavedLearner(BaseModel):
     def of(cls, meta: Mapping[str, Any]) -> Self:
         """The plain values of a file, checked."""
         try:
-            found = cls(**{**meta, "knowledge": meta})
+            return cls(**{**meta, "knowledge": meta})
         except (PoiseError, ValidationError) as error:
             raise Malformed(f"is not as poise writes it ({first_line(own_error(error) or error)})") from error
-        if lacking := found.as_json().keys() - meta.keys() - {"temperatures"}:
-            raise Malformed(f"is not as poise writes it (it lacks {min(lacking)})")
-        return found
-
-    def as_json(self) -> dict[str, Any]:
-        """The plain values as a file has them."""
-        found = self.model_dump(mode="json")
-        return {**found.pop("knowledge"), **found}
 
 
 @dataclass(frozen=True)
@@ -229,17 +214,17 @@ class LearnerState:
         known = self.knowledge
         return self if not known.phases else replace(self, knowledge=Knowledge(action=known.action))
 
-    def continuing(self, past: LearnerState) -> LearnerState:
-        """The learner as it was before, in the middle of this phase."""
-        return replace(past, pending=self.pending)
-
     # To tensors and back ----------------------------------------------------------------------------------------
 
     def tensors(self, *, images: bool) -> tuple[Tensors, dict[str, Any]]:
         """Tensors and plain values. Without `images` the memory is stored as the `origins` its images came with."""
         known, found = self.knowledge, Tensors()
-        for name, model in self._models().items():
-            found |= _add_prefix(name, model.state_dict())
+        models = {"predictor": known.predictor, "start": known.start if known.start is not known.predictor else None}
+        described = dict[str, SavedModel]()
+        for name, model in models.items():
+            if model is not None:
+                found |= _add_prefix(name, model.state_dict())
+                described[name] = self._described(model)
         if known.means is not None:
             found["means"] = known.means
         if known.features is not None:
@@ -251,36 +236,22 @@ class LearnerState:
                     found |= _add_prefix(f"memory.{part}", _pixels_of(kept.store, known.preprocessing))
         if self.pending is not None:
             found |= _add_prefix("pending", self.pending.tensors)
-        return found, self._plain()
-
-    def _models(self) -> dict[str, Model]:
-        known = self.knowledge
-        models = {"predictor": known.predictor}
-        if known.start is not known.predictor:
-            models["start"] = known.start
-        return {name: model for name, model in models.items() if model is not None}
-
-    def _plain(self) -> dict[str, Any]:
-        models = {
-            name: SavedModel(
-                net=model.architecture or self.architecture,
-                grown=list(model.growth_history),
-                expands=bool(model.growth_history) and expands(self.settings),
-                frozen=model.frozen,
-            )
-            for name, model in self._models().items()
-        }
         saved = SavedLearner.model_construct(
             poise=__version__,
             settings=self.settings,
             augmentation=self.augmentation,
             own_net=self.own_net,
             net_info=self.info,
-            models=models,
+            models=described,
             pending=self.pending,
-            knowledge=self.knowledge,
+            knowledge=known,
         )
-        return saved.as_json()
+        plain = saved.model_dump(mode="json")
+        return found, {**plain.pop("knowledge"), **plain}
+
+    def _described(self, model: Model) -> SavedModel:
+        net, grown = model.architecture or self.architecture, list(model.growth_history)
+        return SavedModel(net=net, grown=grown, expands=bool(grown) and expands(self.settings), frozen=model.frozen)
 
     @classmethod
     def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:

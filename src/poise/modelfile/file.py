@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
@@ -217,7 +217,9 @@ class ModelFile:
                 raise UserError(f"{self.path} exists already; {options} can only be chosen for a new learner")
             if saved is None:
                 return self._read(lesson.device)
-            return Learner.from_state(saved[0].continuing(LearnerState.read(self._file)), device=lesson.device)
+            return Learner.from_state(
+                replace(LearnerState.read(self._file), pending=saved[0].pending), device=lesson.device
+            )
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)
         return Learner(**lesson.parameters, device=lesson.device)

@@ -373,7 +373,7 @@ def describe_plan(plan: Plan) -> str:
         f"order {recipe.order}, exam {recipe.exam}, seed {recipe.seed}",
         f"network {learner.architecture}, {recipe.epochs} epochs a phase, batch {recipe.batch}, "
         f"device {learner.backend.device}, {learner.backend.precision}",
-        f"policy {recipe.policy}, {learner.action_space}",
+        f"policy {recipe.policy}, {plan.settings.action_space}",
         f"default action {learner.settings.default_action}",
         *([f"phase 0 is that of {recipe.start}"] if recipe.start is not None else []),
         "",

@@ -105,7 +105,11 @@ class MethodSuite:
     def grown(self, learner: Learner) -> tuple[Model, Tensor, Tensor]:
         """The model that a learner's second phase begins with, and inputs and labels of two phases."""
         (first, known), (second, new) = self.arriving(0), self.arriving(1)
-        phase = learner.phase_of(second, new)
+        learning = learner.fitting(second, new)
+        next(learning)
+        phase = learner.phase_under_way
+        learning.close()
+        assert phase is not None
         model = phase.material.complete(phase.context.grow_model(phase.material.arrived))
         inputs = torch.from_numpy(np.concatenate([first, second])).permute(0, 3, 1, 2).float() / 255
         return model, inputs, torch.from_numpy(np.concatenate([known, new]))
