@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import pickle
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import torch
 
 from poise import Augmentation, Learner, Preprocessing
 from poise.data import ImageSet
-from poise.learner.defaults import PLASTIC, split_for_judging, suit, surely_better
+from poise.learner.defaults import PLASTIC, _judging_trainer, split_for_judging, suit, surely_better
 from poise.learner.settings import Runtime, Settings
 from poise.training import DefaultsChosen, Event, Progress, Schedule
 
@@ -152,6 +152,13 @@ def test_images_in_colour_are_judged_for_and_grey_ones_are_not() -> None:
         assert ("judged on 10 held-out images" in chosen_in(iter(events)).line) == judged
         assert learner.preprocessing_ is not None
         assert learner.preprocessing_.augmentation.pad == 1
+
+
+def test_mirroring_is_judged_with_the_action_of_the_phase(make_images: Callable[..., ImageSet]) -> None:
+    learner = Learner("slca", epochs=1, policy="fixed", device="cpu", batch=8)
+    images, kind = make_images([0, 1] * 5), Augmentation(pad=0, flip=False)
+    assert learner.settings.first_action.backbone_rate < 1
+    assert _judging_trainer(learner.settings, images, learner.runtime, kind).action.backbone_rate == 1
 
 
 def test_what_grey_photos_should_be_given_is_said() -> None:

@@ -104,6 +104,10 @@ def test_the_same_images_at_another_path_are_the_same_data(write: Write, tmp_pat
 # Damage ---------------------------------------------------------------------------------------------------------------
 
 
+def test_a_method_of_ones_own_is_called_by_its_file_without_the_folders(write: Write) -> None:
+    assert read_run(write("own", method="/home/me/mine.py:Mine")).method == "mine.py:Mine"
+
+
 def change(name: str, **keys: Any) -> Callable[[Path], None]:
     """Change a document; its digest is then right, as if it had been written so."""
     return lambda folder: dump(folder / name, {**store.read_json(folder / name), **keys}, digest=name == "result.json")

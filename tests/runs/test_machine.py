@@ -20,7 +20,16 @@ from poise import store
 from poise.methods import METHODS
 from poise.policies import POLICIES, Preset
 from poise.runs import Plan, Run, RunFolder
-from poise.runs.machine import NUMERIC, Machine, commit, describe_machine, source_digest, versions, versions_of
+from poise.runs.machine import (
+    NUMERIC,
+    Machine,
+    command_for,
+    commit,
+    describe_machine,
+    source_digest,
+    versions,
+    versions_of,
+)
 from poise.training import Backend
 
 Plans = Callable[..., Plan]
@@ -155,6 +164,8 @@ def test_a_resume_with_other_code_of_ones_own_says_so(
     monkeypatch.setitem(METHODS, "mine", module.Mine)
     monkeypatch.setitem(POLICIES, "my-policy", Preset(partial(module.MyPolicy)))
     words = "method=mine", "policy=my-policy"
+    commands = [command_for(plan(*given).settings) for given in (words[:1], words[1:], ())]
+    assert commands == ["python FILE.py", "python FILE.py", "poise"]
     opened = interrupted(plan(*words), tmp_path / "run")
     shutil.copytree(opened.path, tmp_path / "again")
     (tmp_path / "my_code.py").write_text(f"{OWN_CODE}\n# another line")

@@ -364,3 +364,9 @@ def test_what_was_chosen_is_not_said_to_be_unused(photos: Path) -> None:
     unused = "policy=fixed tries nothing, so it does not use trials"
     assert unused not in folder_plan(photos).notes
     assert unused in folder_plan(photos, "trials.length=0.3").notes
+
+
+@pytest.mark.parametrize(("name", "kind"), [("run/weights", UserError), ("weights", FileNotFoundError)])
+def test_only_an_error_about_the_run_folder_is_said_of_it(name: str, kind: type[Exception], tmp_path: Path) -> None:
+    with pytest.raises(kind, match="No such file"), RunFolder(tmp_path / "run").locked():
+        (tmp_path / name).read_bytes()

@@ -13,9 +13,9 @@ from torch.nn import functional
 
 from poise import Action, Learner
 from poise.errors import UserError
-from poise.methods import METHODS, Growth, Method
-from poise.nets import Output
-from poise.training import Trainer
+from poise.methods import METHODS, Growth, Method, Stage, TrainedPhase
+from poise.nets import Model, Output
+from poise.training import EpochDone, Trainer
 from poise.training.step import _say_once
 
 MakeTrainer = Callable[..., Trainer]
@@ -34,6 +34,34 @@ class Mine(Method):
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
         terms: dict[str, Tensor] = self.make(functional.cross_entropy(student.logits, labels, reduction="none"))
         return terms
+
+
+class Balanced(Mine):
+    """Its second term needs a teacher, whom the balancing at the end has not."""
+
+    default_action = Action(logit_kd=1.0, lr=0.1, classifier="fc", old_rows="trained", balance="finetune")
+
+    def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
+        terms = super().terms(student, teacher, labels, growth)
+        return terms if teacher is not None else {"ce": terms["ce"]}
+
+
+class Shortened(Mine):
+    """The learning rate is also the share of the phase that is trained."""
+
+    share = 1.0
+    concluded = 0.0
+
+    def configured_for(self, action: Action) -> Shortened:
+        made = Shortened(self.make)
+        made.share = action.lr
+        return made
+
+    def stages(self, growth: Growth) -> tuple[Stage, ...]:
+        return (Stage(share=self.share),)
+
+    def fit_head(self, model: Model, trained: TrainedPhase) -> None:
+        Shortened.concluded = self.share
 
 
 class Misspelt(Mine):
@@ -76,12 +104,19 @@ def test_a_weight_of_no_term_is_warned_of_once(make_trainer: MakeTrainer, caplog
 
     with caplog.at_level(logging.WARNING, "poise"):
         list(make_trainer(Mine(both)).run())
+        list(make_trainer(Balanced(both)).run())
         list(make_trainer(Misspelt(both), growth=Growth(0, 4)).run())
         assert not caplog.messages  # the terms of a first phase say nothing
         list(make_trainer(Misspelt(both)).run())
         list(make_trainer(Misspelt(both)).run())
     assert len(caplog.messages) == 1
     assert "mine: its action names 'logit_dk', which is no term" in caplog.text
+
+
+def test_the_action_configures_stages_and_the_head_that_is_computed(make_trainer: MakeTrainer) -> None:
+    trainer = make_trainer(Shortened(lambda losses: {"ce": losses.mean()}), lr=0.5, epochs=4)
+    assert len([event for event in trainer.run() if isinstance(event, EpochDone)]) == 2
+    assert Shortened.concluded == 0.5
 
 
 def test_a_default_action_without_a_classifier_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

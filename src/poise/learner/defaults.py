@@ -221,7 +221,8 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
     )
     feed = context.feed(images.select(torch.empty(0, dtype=torch.long)), images)
     grown = context.grow_model(images)
-    return Trainer(context, grown, None, settings.first_action, feed, address=("augmentation", kind.pad))
+    action = settings.first_action_on(given=is_given(settings, runtime))
+    return Trainer(context, grown, None, action, feed, address=("augmentation", kind.pad))
 
 
 def backbone_is_frozen(settings: Settings, images: ImageSet, runtime: Runtime) -> bool:

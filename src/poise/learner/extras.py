@@ -48,7 +48,7 @@ def left_out_scores(
     unit = normalize(found.features)
     sums = torch.zeros_like(means).index_add(0, labels, unit)
     own = (unit * normalize(sums[labels] - unit)).sum(dim=1, keepdim=True)
-    logits = method.left_out(model, found.features, labels, action)
+    logits = method.configured_for(action).left_out(model, found.features, labels, action)
     return {"ncm": (unit @ means.T).scatter(1, labels[:, None], own), **({} if logits is None else {"fc": logits})}
 
 

@@ -197,9 +197,7 @@ class Phase:
 
     @property
     def _first_action(self) -> Action:
-        """That of the settings; but a network that starts from random weights learns at the full rate."""
-        first = self.settings.first_action
-        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not self.given else first
+        return self.settings.first_action_on(given=self.given)
 
     @property
     def network(self) -> nn.Module:

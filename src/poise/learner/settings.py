@@ -207,6 +207,11 @@ class Settings(LearnerKeys):
         counts = {"adjustment": default.adjustment} if "adjustment" in own else {}
         return own.replace(lr=lr, classifier=default.classifier, **counts)
 
+    def first_action_on(self, *, given: bool) -> Action:
+        """The action of the first phase; but a network that starts from random weights learns at the full rate."""
+        first = self.first_action
+        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not given else first
+
     def remarks(self) -> list[str]:
         """Lines for the user about keys that change nothing here, and about what trials cannot judge."""
         if not self.kind.tunes:

@@ -157,6 +157,9 @@ class RunFolder:
             again = f"'poise resume {self.path}' (nothing saved is lost)" if self.exists else "give the command again"
             if is_disk_full(error):
                 raise RunFailed(f"no space left for {self.path}; free some, then {again}") from error
+            place = Path(error.filename or self.path)
+            if not (error.errno and (place.is_relative_to(self.path) or self.path.is_relative_to(place))):
+                raise  # of another place: the user's own code may open files
             name = f" ({Path(error.filename).name})" if error.filename else ""
             reason = os.strerror(error.errno) if error.errno else str(error)
             raise UserError(f"{self.path} cannot be used: {reason}{name}; fix it, then {again}") from error

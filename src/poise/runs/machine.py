@@ -24,7 +24,7 @@ import poise
 from poise import __version__, store
 from poise.errors import reading
 from poise.learner import Settings
-from poise.nets import file_digest, named_modules
+from poise.nets import file_digest, is_named, named_modules
 from poise.policies import POLICIES
 from poise.training import Backend
 
@@ -194,6 +194,13 @@ def versions_of(settings: Settings) -> dict[str, str | None]:
     if (net := file_digest(settings.net)) is not None:
         own[OWN_NETWORK] = net
     return {**versions(*named_modules(settings.net), method.__module__), **own}
+
+
+def command_for(settings: Settings) -> str:
+    """The command that knows the method and the policy of these settings; FILE.py registers those of one's own."""
+    code, method = versions_of(settings), settings.method
+    registered = f"policy {settings.policy}" in code or (f"method {method}" in code and not is_named(method))
+    return "python FILE.py" if registered else "poise"
 
 
 @cache

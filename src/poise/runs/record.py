@@ -200,9 +200,13 @@ class RunRecord:
 
     @property
     def method(self) -> str:
-        """The method's name, with RMM's memory `aanets+rmm`: in the paper that is a method of its own."""
+        """The method's name, with RMM's memory `aanets+rmm`: in the paper that is a method of its own.
+
+        Of one that a word FILE.py:NAME names, the word without the folders.
+        """
         rmm = (self.recipe.get("memory") or {}).get("rule") == "rmm"
-        return f"{self.recipe['method']}+rmm" if rmm else str(self.recipe["method"])
+        name = Path(self.recipe["method"]).name
+        return f"{name}+rmm" if rmm else name
 
     @property
     def exams(self) -> int:

@@ -19,7 +19,7 @@ from poise.learner import Learner, LearnerState, save_state
 from poise.runs.examiner import Examiner
 from poise.runs.findings import SECONDS_PHASE_0, Findings
 from poise.runs.folder import START_FINGERPRINT, CheckpointMeta, RunDescription, RunFolder
-from poise.runs.machine import Machine, describe_machine, record_end, record_resume, versions_of
+from poise.runs.machine import Machine, command_for, describe_machine, record_end, record_resume, versions_of
 from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
 from poise.runs.recipe import Recipe
@@ -331,7 +331,7 @@ class Run:
             self._leave()
 
     def _leave(self) -> NoReturn:
-        alone = f"continue with 'poise resume {self.folder.path}'"
+        alone = f"continue with '{command_for(self.plan.settings)} resume {self.folder.path}'"
         how = "the same command goes on" if self.world.joined else alone
         raise self.stop.interruption(f"interrupted; {how}")
 

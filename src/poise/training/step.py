@@ -207,14 +207,16 @@ def check_terms(method: Method, terms: object) -> None:
 def check_loss(objective: Objective, terms: Mapping[str, Tensor], total: Tensor) -> None:
     """Refuse a loss from which nothing can be learned, and warn of axes of an action that are the weight of no term.
 
-    Misspelt ones are. A first phase lacks terms, as does one without new classes; and a method of several stages may
-    have a term in one of them alone. Of poise's own methods it is known that every axis has its term.
+    Misspelt ones are. A first phase lacks terms, as does one without new classes; and a method of several stages, or
+    of a stage and its balancing, may have a term in one of them alone. Of poise's own methods it is known that every
+    axis has its term.
     """
     method, growth = objective.method, objective.growth
     if not total.requires_grad:
         why = "compute one from student, without detach, item, argmax or no_grad"
         raise UserError(f"method {method.name}: no term ({', '.join(terms)}) has a gradient; {why}")
-    if not (growth.old and growth.new) or len(method.stages(growth)) > 1:
+    balances = objective.stage.name == method.balancing.name
+    if not (growth.old and growth.new) or balances or len(method.stages(growth)) > 1:
         return
     if type(method).__module__.partition(".")[0] != __name__.partition(".")[0]:
         for axis in sorted({*objective.weights} - {*terms}):

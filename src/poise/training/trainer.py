@@ -61,7 +61,8 @@ class Trainer:
         self.students: dict[str, Model] = {MODEL: model}
         self.schedule = context.schedule.lasting(epochs or action.epochs)
         self._kept = kept or StepCache(model, teacher, feed)
-        method, growth = context.method, context.growth
+        self.method = method = context.method.configured_for(action)
+        growth = context.growth
         balancing = action.balance == "finetune" and growth.old > 0
         self.stages = list[Stage]()
         for stage in (*method.stages(growth), *((method.balancing,) if balancing else ())):
@@ -81,7 +82,7 @@ class Trainer:
     @property
     def start(self) -> Model:
         """The model that the next phase starts from, once all stages were trained."""
-        return self.students.get(self.context.method.starts_from or MODEL, self.model)
+        return self.students.get(self.method.starts_from or MODEL, self.model)
 
     @property
     def planned(self) -> int:
@@ -166,7 +167,7 @@ class Trainer:
         generator = torch_generator(context.seed, "conclude", context.phase, *self.address)
         trained = TrainedPhase(context.growth, self.action, generator, features)
         try:
-            context.method.fit_head(self.model, trained)
+            self.method.fit_head(self.model, trained)
         except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]  # finite numbers that are too large
             raise Diverged(TOO_LARGE) from error
         if not _is_finite(self.model):
@@ -179,16 +180,21 @@ class Trainer:
         values = torch.cat(record).double().cpu()
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
-            raise self._divergence_at(int(bad[0]))
+            step = int(bad[0])
+            broken = [name for name, value in zip(names, values[step], strict=True) if not value.isfinite()]
+            raise self._divergence_at(step, broken[-1])
         if not _is_finite(self.students[self.stages[self.stage].student]):
             raise self._divergence_at(len(values) - 1)
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)}
 
-    def _divergence_at(self, step: int) -> Diverged:
+    def _divergence_at(self, step: int, term: str | None = None) -> Diverged:
         stage = self.stages[min(self.stage, len(self.stages) - 1)]
+        todo = "lower the learning rate and start again"
+        if not (self.stage or self.epoch or step) and term not in (None, "loss"):  # nothing was trained yet
+            todo = f"its term '{term}' is not finite from the start: correct it, or the images"
         return Diverged(
             f"the loss diverged in phase {self.context.phase}, {stage.name} epoch {self.epoch + 1}, step {step + 1} "
-            f"(lr {self.action.lr:g}); lower the learning rate and start again"
+            f"(lr {self.action.lr:g}); {todo}"
         )
 
     # What trains a stage ----------------------------------------------------------------------------------------------
@@ -222,7 +228,7 @@ class Trainer:
         models = {**self.students, PREVIOUS: self.context.model.copy()}
         inputs = self.context.growth_inputs(self.feed.images(), "student", name)
         with own_draws(torch_generator(self.context.seed, "layers", self.context.phase, name)):
-            made = self.context.method.student(name, models, inputs).placed(self.context.backend.device)
+            made = self.method.student(name, models, inputs).placed(self.context.backend.device)
         held = self._kept.students.setdefault(name, made)
         if held is not made:
             held.load_state_dict(made.state_dict())
