@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from poise.methods import make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import make_backend
+from poise.training.device import make_backend
 from step import CLASSES, PREPROCESSING, images_per_second, make_trainer
 
 IMAGES = 2_560

@@ -26,8 +26,8 @@ from poise import Learner
 from poise.actions import Action
 from poise.nets import Features, build_backbone
 from poise.policies import Trial
-from poise.training import PhaseContext, features_suffice
-from poise.tuning import Attempt
+from poise.training.context import PhaseContext, features_suffice
+from poise.tuning.trials import Attempt
 
 SIZE = 32
 

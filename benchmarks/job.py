@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from poise.runs import Exam, Observer, Run, RunFolder, load_recipe, make_plan
-from poise.training import Event, PhaseDone, TrialDone, TuningDone
-from poise.tuning import tuner_kind
+from poise.training.events import Event, PhaseDone, TrialDone, TuningDone
+from poise.tuning.search import tuner_kind
 
 PARTS = ("train", "policy", "herding", "exams")
 

@@ -37,7 +37,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from poise.data import STRONGER, Augmentation, Feed, FlatStore, ImageSet, Preprocessing
 from poise.methods import Growth, make_method
 from poise.nets import Frozen, Model, build_backbone, build_head, feature_width, resnet, torch_generator
-from poise.training import Backend, PhaseContext, Progress, Schedule, Trainer, capture, make_backend
+from poise.training import capture
+from poise.training.context import PhaseContext
+from poise.training.device import Backend, make_backend
+from poise.training.events import Progress
+from poise.training.optimiser import Schedule
+from poise.training.trainer import Trainer
 
 CLASSES = Growth(old=50, new=10)
 PLAIN = Augmentation()

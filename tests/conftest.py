@@ -27,7 +27,11 @@ from poise.data.sources.registry import COLLECTIONS, RELEASES
 from poise.methods import GaussianHead, Growth, Method, make_method
 from poise.nets import Model, build_backbone, build_head, torch_generator
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
-from poise.training import Backend, Event, PhaseContext, Progress, Schedule, Trainer, make_backend
+from poise.training.context import PhaseContext
+from poise.training.device import Backend, make_backend
+from poise.training.events import Event, Progress
+from poise.training.optimiser import Schedule
+from poise.training.trainer import Trainer
 
 GROWTH = Growth(old=2, new=2)
 TINY = ("groups=[2,1,1]", "epochs=1", "batch=64")  # a run of three short phases

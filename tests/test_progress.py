@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from poise.progress import Display, PhaseDisplay, SweepDisplay, Tally
-from poise.training import Progress, events
+from poise.training import events
+from poise.training.events import Progress
 
 TRIAL = events.TrialDone(1, {"id": 0}, {"lr": 0.1, "classifier": "fc"}, "fc", 0.5, False, {})
 PLAN = [Progress(0, "training", 0, 100), Progress(1, "trials", 0, 60), Progress(1, "training", 0, 40)]

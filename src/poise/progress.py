@@ -16,7 +16,8 @@ from rich.table import Column
 from rich.text import Text
 
 from poise.actions import Action, is_weight
-from poise.training import Event, Progress, events
+from poise.training import events
+from poise.training.events import Event, Progress
 from poise.words import duration, printable
 
 LINE_SECONDS: Final = 10.0  # between two plain lines

@@ -20,7 +20,7 @@ from torch import Tensor
 from poise import Augmentation, Learner, store
 from poise.modelfile import Lesson, ModelFile, prediction, read_paths
 from poise.runs.stopping import CheckpointClock
-from poise.training import Event
+from poise.training.events import Event
 
 from .samples import TINY, Command, Done, pictures
 

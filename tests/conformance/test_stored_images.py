@@ -16,7 +16,7 @@ from poise import Budget, Learner
 from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS
 from poise.policies import UNTUNED
-from poise.tuning import tuner_kind, tuner_names
+from poise.tuning.search import tuner_kind, tuner_names
 
 MakeImages = Callable[..., ImageSet]
 Arrays = tuple[NDArray[np.uint8], list[int]]

@@ -17,8 +17,8 @@ from poise.data import ALL_IMAGES, ImageSet
 from poise.errors import UserError
 from poise.methods import METHODS, make_method
 from poise.testing import check_resuming
-from poise.training import TrialDone
-from poise.tuning import tuner_kind, tuner_names
+from poise.training.events import TrialDone
+from poise.tuning.search import tuner_kind, tuner_names
 
 MakeImages = Callable[..., ImageSet]
 Options = Mapping[str, Any]

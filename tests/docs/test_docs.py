@@ -29,7 +29,7 @@ from poise.policies import DEFAULT_POLICY
 from poise.runs import load_recipe
 from poise.runs.journal import read_journal
 from poise.settings import KEYS
-from poise.tuning import tuner_kind, tuner_names
+from poise.tuning.search import tuner_kind, tuner_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

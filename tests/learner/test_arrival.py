@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 from poise import Learner
 from poise.data import Budget
 from poise.errors import UserError
-from poise.training import Progress
+from poise.training.events import Progress
 
 from .samples import digits, grown, keys, learner, refusal, state_bytes
 

@@ -23,8 +23,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch.utils.data import DataLoader, TensorDataset
 
 from poise import Augmentation, Budget, Learner, UserError
-from poise.training import EpochDone, Event, PhaseDone, TrialDone
-from poise.tuning import tuner_names
+from poise.training.events import EpochDone, Event, PhaseDone, TrialDone
+from poise.tuning.search import tuner_names
 
 from .samples import Flat, digits, grown, learner, refusal, state_bytes
 

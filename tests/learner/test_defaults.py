@@ -16,7 +16,8 @@ from poise import Augmentation, Learner, Preprocessing
 from poise.data import ImageSet
 from poise.learner.defaults import PLASTIC, _judging_trainer, split_for_judging, suit, surely_better
 from poise.learner.settings import Runtime, Settings
-from poise.training import DefaultsChosen, Event, Progress, Schedule
+from poise.training.events import DefaultsChosen, Event, Progress
+from poise.training.optimiser import Schedule
 
 from .samples import Flat, digits, state_bytes
 

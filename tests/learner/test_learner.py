@@ -13,7 +13,7 @@ from torch import nn
 from poise import Learner
 from poise.data import Budget
 from poise.errors import Diverged, UserError
-from poise.training import Progress
+from poise.training.events import Progress
 
 from .samples import Flat, digits, grown, learner, refusal, state_bytes
 

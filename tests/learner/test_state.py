@@ -19,7 +19,7 @@ from poise import Augmentation, Learner
 from poise.data import Budget
 from poise.errors import RunFailed, UserError
 from poise.learner import LearnerState
-from poise.training import EpochDone, Event, Progress, TrialDone
+from poise.training.events import EpochDone, Event, Progress, TrialDone
 
 from .samples import Flat, digits, grown, learner, refusal, state_bytes
 

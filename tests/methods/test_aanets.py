@@ -15,7 +15,8 @@ from poise.data import Augmentation, ImageSet, Preprocessing, batch_bounds
 from poise.methods import AANets, Growth, GrowthInputs, Method, aanets
 from poise.methods.aanets import BASES
 from poise.nets import Branches, Model, ScaledHead
-from poise.training import EpochDone, Progress, Trainer
+from poise.training.events import EpochDone, Progress
+from poise.training.trainer import Trainer
 
 from .conftest import SETTINGS
 

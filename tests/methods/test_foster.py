@@ -13,7 +13,8 @@ from poise.actions import Action
 from poise.data import ImageSet
 from poise.methods import FOSTER, Growth
 from poise.nets import Concatenated, Model, ResNet
-from poise.training import EpochDone, Schedule
+from poise.training.events import EpochDone
+from poise.training.optimiser import Schedule
 
 from .conftest import SETTINGS, learned
 

@@ -15,7 +15,7 @@ from poise import Learner
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.methods import RidgeHead, slca
 from poise.nets import Head
-from poise.training import Event, Progress, TrialDone
+from poise.training.events import Event, Progress, TrialDone
 
 MakeImages = Callable[..., ImageSet]
 H = TypeVar("H", bound=Head)

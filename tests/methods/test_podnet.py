@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from poise import losses
 from poise.methods import Growth, GrowthInputs, PODNet
 from poise.nets import Model, Output, build_backbone, build_head, torch_generator
-from poise.training import Schedule
+from poise.training.optimiser import Schedule
 
 GROWTH = Growth(old=3, new=2)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from poise.errors import UserError
 from poise.methods import DER, Growth, Stage, make_method
-from poise.training import Schedule
+from poise.training.optimiser import Schedule
 
 
 @given(st.integers(1, 300), st.floats(0.01, 1))

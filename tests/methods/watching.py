@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from poise import Learner
 from poise.data import ImageSet
 from poise.nets import Model
-from poise.training import StageDone
+from poise.training.events import StageDone
 
 
 class Batch(NamedTuple):

@@ -17,7 +17,10 @@ from poise.data import ImageSet
 from poise.methods import METHODS, Growth, ICaRL
 from poise.nets import Model, build_head, torch_generator
 from poise.testing import check_resuming
-from poise.training import Backend, Event, Lane, LocalPhase, TrialDone, make_backend
+from poise.training.context import LocalPhase
+from poise.training.device import Backend, make_backend
+from poise.training.events import Event, TrialDone
+from poise.training.lanes import Lane
 
 MakeImages = Callable[..., ImageSet]
 StopAndResume = Callable[..., tuple[list[Event], Learner]]

@@ -15,7 +15,7 @@ from torch.nn import functional
 from poise.data import usable_kernels
 from poise.nets import build_backbone, resnet
 from poise.nets.resnet import BatchNorm
-from poise.training import make_backend
+from poise.training.device import make_backend
 
 EPS, MOMENTUM = 1e-5, 0.1
 SHAPES = [(16, 7, 32, 32), (32, 3, 5, 9), (64, 2, 8, 8), (8, 1, 3, 3)]  # width, batch, height, length

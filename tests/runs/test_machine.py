@@ -30,7 +30,7 @@ from poise.runs.machine import (
     versions,
     versions_of,
 )
-from poise.training import Backend
+from poise.training.device import Backend
 
 Plans = Callable[..., Plan]
 

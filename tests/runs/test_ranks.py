@@ -12,7 +12,7 @@ from torch._C._distributed_c10d import HashStore
 from poise.errors import UserError
 from poise.runs import Plan, open_ranks
 from poise.runs.machine import source_digest
-from poise.training import World
+from poise.training.ranks import World
 
 
 class TwoRanks(World):

@@ -13,7 +13,7 @@ from poise.errors import UserError
 from poise.methods import METHODS, Growth
 from poise.recipes import RECIPES, recipe_text
 from poise.runs import load_recipe, make_recipe
-from poise.tuning import tuner_names
+from poise.tuning.search import tuner_names
 
 #: The recipes for data of ImageNet's line.
 LARGER = ("lucir", "icarl", "podnet", "aanets", "rmm", "der", "foster")

@@ -19,7 +19,7 @@ from poise.errors import UserError
 from poise.runs import Plan, Run, RunFolder, Tracker, load_recipe, make_plan, reopen
 from poise.runs.journal import read_journal
 from poise.runs.plan import plan_of_words
-from poise.training import DefaultsChosen
+from poise.training.events import DefaultsChosen
 
 Plans = Callable[..., Plan]
 Outcome = Callable[[Path], tuple[dict[str, Any], bytes, bytes]]

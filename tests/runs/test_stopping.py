@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from poise.runs.stopping import TRIAL_SECONDS, CheckpointClock, Stop, stopping
-from poise.training import EpochDone, Event, Progress, StageDone, TrialDone
+from poise.training.events import EpochDone, Event, Progress, StageDone, TrialDone
 
 
 def test_ctrl_c_says_that_it_stops_and_a_second_one_that_it_stops_at_once(capfd: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,9 @@ from poise.runs import (
     sweep_cells,
 )
 from poise.runs.sweep import CellBench
-from poise.training import Lanes, Trainer, make_backend
+from poise.training.device import make_backend
+from poise.training.lanes import Lanes
+from poise.training.trainer import Trainer
 
 Command = Callable[..., tuple[int, str, str]]
 

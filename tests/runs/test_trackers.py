@@ -17,7 +17,7 @@ from poise.errors import Interrupted, UserError
 from poise.runs import TRACKERS, Observer, Plan, Run, RunFolder, Tracker, reopen
 from poise.runs.journal import read_journal
 from poise.runs.trackers import TRACKED, Opened, Scalar, scalars
-from poise.training import Event
+from poise.training.events import Event
 
 Plans = Callable[..., Plan]
 POLICY = ("groups=[2,1]", "policy=online", 'space={"lr"=[0.1,0.05]}')

@@ -17,8 +17,7 @@ from torch import Tensor, nn
 from poise import Learner
 from poise.data import Augmentation
 from poise.runs import Follower, Run, RunFolder, load_recipe, make_plan
-from poise.training import ALONE, World, join_world
-from poise.training.ranks import joined_worlds
+from poise.training.ranks import ALONE, World, join_world, joined_worlds
 
 RUN = (
     *("groups=[3,2]", "epochs=2", "batch=60", "device=cpu", "images_per_class=50"),

@@ -12,8 +12,8 @@ from poise import Learner
 from poise.actions import Action
 from poise.data import ImageSet
 from poise.methods import METHODS, Growth, ICaRL, Stage, make_method
-from poise.training import Trainer
 from poise.training.step import Objective
+from poise.training.trainer import Trainer
 
 from .weights import assert_same, weights
 

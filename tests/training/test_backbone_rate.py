@@ -13,7 +13,8 @@ import poise.learner.phase as phases
 from poise import Learner
 from poise.data import Augmentation, ImageSet
 from poise.learner import LearnerState
-from poise.training import ActionDecided, Event, Trainer, TrialDone
+from poise.training.events import ActionDecided, Event, TrialDone
+from poise.training.trainer import Trainer
 
 MakeImages = Callable[..., ImageSet]
 SETTINGS: dict[str, Any] = {"net": "small", "policy": "fixed", "epochs": 2, "batch": 8, "memory": 4, "device": "cpu"}

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from poise.errors import UserError
-from poise.training import Trainer, make_backend
+from poise.training.device import make_backend
+from poise.training.trainer import Trainer
 
 
 def flags() -> tuple[Any, ...]:

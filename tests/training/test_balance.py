@@ -15,7 +15,9 @@ from poise.data import ImageSet, herd
 from poise.errors import UserError
 from poise.methods import Growth, Method
 from poise.nets import LinearHead
-from poise.training import EpochDone, Event, LocalPhase, Progress, StageDone, Trainer
+from poise.training.context import LocalPhase
+from poise.training.events import EpochDone, Event, Progress, StageDone
+from poise.training.trainer import Trainer
 
 from .weights import TwoStages, assert_same, weights
 

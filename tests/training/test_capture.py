@@ -12,8 +12,10 @@ from torch import Tensor
 
 from poise.data import STRONGER, Augmentation, FlatStore, ImageSet, Preprocessing
 from poise.methods import METHODS, Growth, make_method
-from poise.training import EpochDone, Trainer, make_backend
 from poise.training.capture import CapturedRunner
+from poise.training.device import make_backend
+from poise.training.events import EpochDone
+from poise.training.trainer import Trainer
 
 pytestmark = pytest.mark.gpu
 

@@ -11,7 +11,8 @@ from torch import nn
 from poise import Learner
 from poise.data import ImageSet
 from poise.methods import METHODS, PREVIOUS, Growth, ICaRL, Method, Stage
-from poise.training import PhaseContext, Trainer
+from poise.training.context import PhaseContext
+from poise.training.trainer import Trainer
 
 MakeImages = Callable[..., ImageSet]
 GROWTH = Growth(old=2, new=2)

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import Backend, Evaluator, evaluate, make_backend
+from poise.training import evaluate
+from poise.training.device import Backend, make_backend
+from poise.training.evaluate import Evaluator
 
 MakeImages = Callable[..., ImageSet]
 CLASSES = 3
@@ -127,7 +129,8 @@ import torch
 from torch import nn
 from poise.data import Augmentation, ImageSet, Preprocessing
 from poise.nets import Model, build_head, torch_generator
-from poise.training import Evaluator, make_backend
+from poise.training.device import make_backend
+from poise.training.evaluate import Evaluator
 
 class Pooled(nn.Module):
     def __init__(self):

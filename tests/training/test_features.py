@@ -15,7 +15,7 @@ from poise import Learner
 from poise.data import Augmentation, Budget, ImageSet
 from poise.nets import build_backbone
 from poise.testing import check_resuming
-from poise.training import Event, TrialDone
+from poise.training.events import Event, TrialDone
 
 MakeImages = Callable[..., ImageSet]
 SETTINGS: dict[str, Any] = {"policy": "fixed", "epochs": 3, "batch": 8, "memory": 4, "device": "cpu"}

@@ -10,15 +10,10 @@ from poise.data import Augmentation, ImageSet, Memory, Preprocessing
 from poise.errors import Diverged
 from poise.methods import Growth, make_method
 from poise.nets import Model, build_head, torch_generator
-from poise.training import (
-    Backend,
-    ClassMeans,
-    Evaluator,
-    PhaseContext,
-    Schedule,
-    keep_memory,
-    measure_means,
-)
+from poise.training.context import PhaseContext, keep_memory, measure_means
+from poise.training.device import Backend
+from poise.training.evaluate import ClassMeans, Evaluator
+from poise.training.optimiser import Schedule
 
 RED, GREEN, YELLOW = (200, 0, 0), (0, 200, 0), (150, 150, 0)
 ORANGE, BLUE, VIOLET = (200, 100, 0), (0, 0, 200), (150, 0, 150)

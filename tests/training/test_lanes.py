@@ -19,24 +19,17 @@ from poise.methods import AANets, Growth, ICaRL, Lucir, Method, PODNet, make_met
 from poise.nets import Branches, Model, Output, build_backbone, build_head, torch_generator
 from poise.policies import Trial
 from poise.settings import TrialSettings
-from poise.training import (
-    Backend,
-    Lane,
-    Lanes,
-    LocalPhase,
-    PhaseContext,
-    Schedule,
-    Trainer,
-    Work,
-    capture,
-    make_backend,
-)
+from poise.training import capture
 from poise.training import trainer as trainer_module
+from poise.training.context import LocalPhase, PhaseContext
+from poise.training.device import Backend, make_backend
+from poise.training.lanes import Lane, Lanes, Work
+from poise.training.optimiser import Schedule
 from poise.training.step import Runner
-from poise.tuning import Attempt, TrialInputs, TrialResult, Trials
-from poise.tuning.environments import draw_environments
-from poise.tuning.results import HitsPerClass
-from poise.tuning.trials import _Reached
+from poise.training.trainer import Trainer
+from poise.tuning.environments import TrialInputs, draw_environments
+from poise.tuning.results import HitsPerClass, TrialResult
+from poise.tuning.trials import Attempt, Trials, _Reached
 
 Piece = Callable[[Lane], Work[str]]
 GROWTH = Growth(old=2, new=4)

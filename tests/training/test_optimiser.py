@@ -10,8 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from poise.training import Schedule
-from poise.training.optimiser import Optimiser
+from poise.training.optimiser import Optimiser, Schedule
 
 SCHEDULES = {
     "sgd": Schedule(),

@@ -3,7 +3,7 @@ from __future__ import annotations
 from poise.methods import Growth, Method, Stage, make_method
 from poise.methods.der import renew_heads
 from poise.runs import make_recipe
-from poise.training import Schedule
+from poise.training.optimiser import Schedule
 
 GROWTH = Growth(50, 10)
 

@@ -15,8 +15,9 @@ from poise import Action, Learner
 from poise.errors import UserError
 from poise.methods import METHODS, Growth, Method, Stage, TrainedPhase
 from poise.nets import Model, Output
-from poise.training import EpochDone, Trainer
+from poise.training.events import EpochDone
 from poise.training.step import _say_once
+from poise.training.trainer import Trainer
 
 MakeTrainer = Callable[..., Trainer]
 

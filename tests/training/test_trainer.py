@@ -11,8 +11,9 @@ from poise.data import ImageSet
 from poise.errors import Diverged
 from poise.methods import Growth, ICaRL, Method, Stage
 from poise.nets import Output, build_backbone
-from poise.training import EpochDone, Progress, StageDone, Trainer
 from poise.training.capture import CapturedRunner
+from poise.training.events import EpochDone, Progress, StageDone
+from poise.training.trainer import Trainer
 
 from .weights import TwoStages, assert_same, weights
 

@@ -20,9 +20,8 @@ from torch._C._distributed_c10d import HashStore
 from poise import Learner
 from poise.data import ImageSet
 from poise.errors import UserError
-from poise.training import World, join_world
 from poise.training.lanes import give_back
-from poise.training.ranks import Reduction, joined_worlds
+from poise.training.ranks import Reduction, World, join_world, joined_worlds
 
 from .ranks import CASES, RUN
 

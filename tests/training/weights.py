@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from poise.methods import Growth, ICaRL, Stage
-from poise.training import Trainer
+from poise.training.trainer import Trainer
 
 
 class TwoStages(ICaRL):

@@ -11,8 +11,10 @@ import torch
 from poise.data import ImageSet, Memory
 from poise.methods import make_method
 from poise.settings import TrialSettings
-from poise.training import Backend, PhaseContext
-from poise.tuning import TrialInputs, Trials
+from poise.training.context import PhaseContext
+from poise.training.device import Backend
+from poise.tuning.environments import TrialInputs
+from poise.tuning.trials import Trials
 
 from .learners import phase_context
 

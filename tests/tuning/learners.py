@@ -15,8 +15,12 @@ from poise.data.sources import DigitsSource
 from poise.learner import LearnerState
 from poise.methods import Growth, Method
 from poise.nets import Model, build_backbone, build_head, torch_generator
-from poise.training import ActionDecided, Backend, Event, PhaseContext, Progress, Schedule, TrialDone
-from poise.tuning import Attempt, TrialResult, Trials
+from poise.training.context import PhaseContext
+from poise.training.device import Backend
+from poise.training.events import ActionDecided, Event, Progress, TrialDone
+from poise.training.optimiser import Schedule
+from poise.tuning.results import TrialResult
+from poise.tuning.trials import Attempt, Trials
 
 E = TypeVar("E", bound=Event)
 T = TypeVar("T")

@@ -14,7 +14,7 @@ from poise.data.sources import DigitsSource
 from poise.errors import Diverged
 from poise.learner import Settings
 from poise.methods import make_method
-from poise.training import ActionDecided, PhaseStarted, TrialDone
+from poise.training.events import ActionDecided, PhaseStarted, TrialDone
 
 SETTINGS: dict[str, Any] = {
     "net": "small",

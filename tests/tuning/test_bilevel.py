@@ -13,7 +13,8 @@ from poise.actions import Action
 from poise.data import ImageSet
 from poise.methods import AANets, Growth, Lucir, LwF, Method, PODNet, Stage, make_method
 from poise.nets import Model, Output
-from poise.training import Backend, PhaseContext, make_backend
+from poise.training.context import PhaseContext
+from poise.training.device import Backend, make_backend
 from poise.training.optimiser import Optimiser
 from poise.training.step import Step
 from poise.tuning.bilevel import BilevelOptions, InnerProblem, _Adam, hyper_steps

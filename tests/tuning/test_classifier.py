@@ -8,8 +8,8 @@ import pytest
 
 from poise import Budget, Learner
 from poise.actions import Action
-from poise.training import Event, PhaseDone, TrialDone
-from poise.tuning import ClassifierRule
+from poise.training.events import Event, PhaseDone, TrialDone
+from poise.tuning.classifier import ClassifierRule
 
 from .learners import SMALL, decided_in, digits, hits_of, of, small, tried_in
 

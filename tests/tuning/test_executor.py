@@ -13,8 +13,10 @@ from poise import Learner
 from poise.methods import make_method
 from poise.nets import Model
 from poise.policies import Trial
-from poise.training import Bench, Event, Lanes, TrialDone, make_backend
-from poise.tuning import Attempt, Trials
+from poise.training.device import make_backend
+from poise.training.events import Event, TrialDone
+from poise.training.lanes import Bench, Lanes
+from poise.tuning.trials import Attempt, Trials
 
 from .learners import SMALL, assert_same, digits, of, run_one
 

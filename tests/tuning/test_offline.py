@@ -15,8 +15,9 @@ from poise.errors import UserError
 from poise.methods import Growth, make_method
 from poise.policies.reinforce import state_of
 from poise.spaces import ActionSpace, make_space
-from poise.training import Backend, PhaseContext, make_backend
-from poise.tuning import TrialInputs
+from poise.training.context import PhaseContext
+from poise.training.device import Backend, make_backend
+from poise.tuning.environments import TrialInputs
 from poise.tuning.offline import OfflineOptions, PseudoTasks, StreamState, phase_sizes, pseudo_stream, reinforce_after
 from poise.tuning.results import Episode
 

@@ -12,7 +12,8 @@ from poise.actions import Action
 from poise.errors import Damaged, UserError
 from poise.methods import make_method
 from poise.policies import POLICIES, Decided, Policy, Preset, Tried, Wish
-from poise.tuning import Entry, PolicyTuner
+from poise.tuning.results import Entry
+from poise.tuning.search import PolicyTuner
 
 from .learners import SMALL, assert_same, decided_in, digits, reopened, saved, small, tried_in
 

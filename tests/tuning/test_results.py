@@ -10,8 +10,7 @@ import pytest
 from poise.actions import Action
 from poise.errors import Damaged
 from poise.policies import Decided, Outcome, Trial, Tried
-from poise.tuning import Entry, decided_rewards, entry_as_json, entry_from_json
-from poise.tuning.results import Episode, HyperStep, Judged
+from poise.tuning.results import Entry, Episode, HyperStep, Judged, decided_rewards, entry_as_json, entry_from_json
 
 ACTION = Action(lr=0.05, feature_kd=0.1, classifier="auto")
 FULL = Outcome(Trial(7, 1, 40, full=True), 0.5, (0.25, 0.75))

@@ -9,7 +9,7 @@ import pytest
 
 from poise import Learner
 from poise.testing import check_resuming
-from poise.training import TrialDone, TuningDone
+from poise.training.events import TrialDone, TuningDone
 
 from .learners import GRID, SMALL, digits, reopened, saved, small, telling
 

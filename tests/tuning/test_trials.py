@@ -18,10 +18,14 @@ from poise.methods import Growth, Lucir, make_method
 from poise.nets import Model, Output
 from poise.policies import Trial
 from poise.settings import TrialSettings
-from poise.training import Backend, Lanes, LocalPhase, PhaseContext, Trainer
-from poise.tuning import Attempt, TrialInputs, TrialResult, Trials, tuner_kind
-from poise.tuning.environments import draw_environments
-from poise.tuning.trials import _Reached
+from poise.training.context import LocalPhase, PhaseContext
+from poise.training.device import Backend
+from poise.training.lanes import Lanes
+from poise.training.trainer import Trainer
+from poise.tuning.environments import TrialInputs, draw_environments
+from poise.tuning.results import TrialResult
+from poise.tuning.search import tuner_kind
+from poise.tuning.trials import Attempt, Trials, _Reached
 
 from .learners import run_one
 

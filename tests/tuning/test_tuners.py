@@ -16,9 +16,10 @@ from poise.policies import POLICIES, Preset, Setup
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.settings import TrialSettings
 from poise.spaces import make_space
-from poise.training import EpochDone, TuningDone
-from poise.tuning import BilevelTuner, OfflineTuner, PolicyTuner, Tuner, tuner_kind, tuner_names
-from poise.tuning.bilevel import tuned_axes
+from poise.training.events import EpochDone, TuningDone
+from poise.tuning.bilevel import BilevelTuner, tuned_axes
+from poise.tuning.offline import OfflineTuner
+from poise.tuning.search import PolicyTuner, Tuner, tuner_kind, tuner_names
 
 from .learners import SMALL, decided_in, digits, of, saved, small, tried_in
 

@@ -37,7 +37,8 @@ from poise.words import counted, toml_value
 
 if TYPE_CHECKING:
     from poise.runs import Plan, Run, RunFolder
-    from poise.training import Executor, World
+    from poise.training.lanes import Executor
+    from poise.training.ranks import World
 
 _WIDEST: Final = 32  # characters of a column of `--keys`; a longer value moves the rest of its line
 
@@ -260,7 +261,7 @@ def _plan_of(recipe: str, overrides: Sequence[str] | None, seed: int | None, *, 
 @contextmanager
 def _joined_world() -> Iterator[World]:
     """The world of a command that torchrun started, else that of this process. All ranks leave it together."""
-    from poise.training import ALONE, join_world
+    from poise.training.ranks import ALONE, join_world
 
     if not is_launched():
         yield ALONE

@@ -33,7 +33,9 @@ from poise.learner.settings import KEYS, Runtime, Settings, is_given
 from poise.methods import Growth
 from poise.nets import net_info
 from poise.policies import DEFAULT_POLICY, UNTUNED
-from poise.training import DefaultsChosen, Event, PhaseContext, PhaseStarted, Progress, Trainer
+from poise.training.context import PhaseContext
+from poise.training.events import DefaultsChosen, Event, PhaseStarted, Progress
+from poise.training.trainer import Trainer
 from poise.words import counted
 
 log = logging.getLogger(__name__)

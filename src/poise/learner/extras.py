@@ -26,7 +26,7 @@ from poise.errors import UserError, check_number, explaining_refusals, first_lin
 from poise.learner.state import Knowledge
 from poise.methods import Method
 from poise.nets import Model
-from poise.training import Evaluator
+from poise.training.evaluate import Evaluator
 from poise.words import install_extra
 
 log = logging.getLogger(__name__)

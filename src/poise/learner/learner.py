@@ -52,17 +52,11 @@ from poise.learner.upkeep import Exemplar
 from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
 from poise.settings import TrialSettings, plain_copy
 from poise.spaces import Grids
-from poise.training import (
-    Backend,
-    Evaluator,
-    Event,
-    Executor,
-    Extracted,
-    PhaseDone,
-    both_classifiers,
-    undisturbed,
-)
-from poise.tuning import CLASSIFIERS, Reward
+from poise.training.device import Backend, undisturbed
+from poise.training.evaluate import Evaluator, Extracted, both_classifiers
+from poise.training.events import Event, PhaseDone
+from poise.training.lanes import Executor
+from poise.tuning.results import CLASSIFIERS, Reward
 
 log = logging.getLogger(__name__)
 

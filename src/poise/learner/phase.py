@@ -26,36 +26,16 @@ from poise.learner.state import Knowledge, Pending
 from poise.methods import Growth, Method
 from poise.nets import Model, NetInfo, net_info
 from poise.policies import Planned
-from poise.training import (
-    ActionDecided,
-    ClassMeans,
-    EpochDone,
-    Event,
-    PhaseContext,
-    PhaseData,
-    PhaseStarted,
-    Progress,
-    StageDone,
-    Trainer,
-    both_classifiers,
-    changed_switches,
-    features_suffice,
-    keep_memory,
-    measure_means,
-    read_switches,
-)
-from poise.tuning import (
-    AUTO,
-    Choice,
-    ClassifierRule,
-    Reward,
-    Task,
-    TrialInputs,
-    Trials,
-    decided_rewards,
-    judge_before,
-    judged_hits,
-)
+from poise.training.context import PhaseContext, PhaseData, features_suffice, keep_memory, measure_means
+from poise.training.device import changed_switches, read_switches
+from poise.training.evaluate import ClassMeans, both_classifiers
+from poise.training.events import ActionDecided, EpochDone, Event, PhaseStarted, Progress, StageDone
+from poise.training.trainer import Trainer
+from poise.tuning.classifier import AUTO, ClassifierRule, judge_before
+from poise.tuning.environments import TrialInputs
+from poise.tuning.results import Reward, decided_rewards, judged_hits
+from poise.tuning.search import Choice, Task
+from poise.tuning.trials import Trials
 
 log = logging.getLogger(__name__)
 

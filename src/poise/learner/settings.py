@@ -18,8 +18,10 @@ from poise.nets import absolute_word, check_backbone, is_named
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
 from poise.spaces import OWN, ActionSpace, make_space, named_space
-from poise.training import Backend, Executor, Schedule, make_backend
-from poise.tuning import Tuner, TunerKind, tuner_kind, tuner_names
+from poise.training.device import Backend, make_backend
+from poise.training.lanes import Executor
+from poise.training.optimiser import Schedule
+from poise.tuning.search import Tuner, TunerKind, tuner_kind, tuner_names
 
 #: The word of `balance` that adds a training on as many images of old classes as of new ones.
 BALANCED: Final = "finetune"

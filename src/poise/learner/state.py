@@ -34,8 +34,9 @@ from poise.learner.networks import SavedModel, Shape, architecture, expands, res
 from poise.learner.settings import Settings
 from poise.nets import Model, NetInfo, adapted_again, is_named, net_info, set_info
 from poise.settings import own_error
-from poise.training import NCM_TEMPERATURE
-from poise.tuning import CLASSIFIERS, entry_as_json, entry_from_json, first_classifier
+from poise.training.evaluate import NCM_TEMPERATURE
+from poise.tuning.classifier import first_classifier
+from poise.tuning.results import CLASSIFIERS, entry_as_json, entry_from_json
 from poise.words import counted
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from poise.data import ImageSet, Memory, PixelStore, chunks
 from poise.errors import UserError, not_learned, suggestion
 from poise.learner.inputs import Labels, plain_labels
 from poise.learner.state import Knowledge, Label
-from poise.training import Evaluator
+from poise.training.evaluate import Evaluator
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from poise.learner import Images, Known, Learner, LearnerState, Settings, save_s
 from poise.modelfile.info import LearnerSummary
 from poise.progress import watch_phase
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
-from poise.training import Event, PhaseDone, Progress
+from poise.training.events import Event, PhaseDone, Progress
 
 log = logging.getLogger(__name__)
 

@@ -27,8 +27,10 @@ from poise.errors import RunFailed, UserError, check_whole, first_line
 from poise.runs.machine import versions
 from poise.runs.plan import plan_of_words
 from poise.runs.sweep import Cell, CellBench, Failure, lanes_on
-from poise.training import Backend, Bench
-from poise.tuning import Attempt, TrialResult, Trials
+from poise.training.device import Backend
+from poise.training.lanes import Bench
+from poise.tuning.results import TrialResult
+from poise.tuning.trials import Attempt, Trials
 from poise.words import install_extra
 
 log = logging.getLogger(__name__)

@@ -27,7 +27,7 @@ from poise.runs.record import load_result
 from poise.runs.run import Run
 from poise.runs.sweep import Cell, sweep_cells
 from poise.spaces import ActionSpace
-from poise.tuning import Reward, TrialResult
+from poise.tuning.results import Reward, TrialResult
 
 NAME = "crossval"
 

@@ -18,7 +18,7 @@ from poise.data.sources import digest
 from poise.errors import UserError
 from poise.learner import Label, Learner
 from poise.nets import Model
-from poise.training import Evaluator
+from poise.training.evaluate import Evaluator
 
 DEV_IMAGES = 50  # training images per class set aside for the development exam
 #: What a result says in one number: the keys of `figures`.

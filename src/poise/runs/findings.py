@@ -11,7 +11,7 @@ from poise.runs.examiner import Exam, figures, matrix_in_percent, percent
 from poise.runs.folder import CheckpointMeta
 from poise.runs.plan import Plan
 from poise.settings import ALL_IMAGES
-from poise.training import World
+from poise.training.ranks import World
 
 #: The parts of a result's `seconds`, and what of the total was spent until the exam of phase 0.
 SECONDS: Final = ("train", "policy", "evaluate", "total")

@@ -15,7 +15,7 @@ from poise.errors import Damaged
 from poise.runs.examiner import Exam
 from poise.runs.observers import Observer
 from poise.store import PLAIN_FORMAT, check_format, encode_line
-from poise.training import Event
+from poise.training.events import Event
 
 PACKED: Final = ".xz"  # what the name of a journal ends with that was compressed to be kept
 

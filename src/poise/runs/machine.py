@@ -26,7 +26,7 @@ from poise.errors import reading
 from poise.learner import Settings
 from poise.nets import file_digest, is_named, named_modules
 from poise.policies import POLICIES
-from poise.training import Backend
+from poise.training.device import Backend
 
 log = logging.getLogger(__name__)
 

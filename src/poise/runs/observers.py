@@ -7,7 +7,7 @@ from typing import Any
 
 from poise.progress import PhaseDisplay, SweepDisplay, Tally
 from poise.runs.examiner import Exam
-from poise.training import Event, Progress
+from poise.training.events import Event, Progress
 
 
 class Observer:

@@ -33,8 +33,9 @@ from poise.nets import NetInfo, named_info
 from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import CROSSVAL, RECIPE, RunFolder
 from poise.runs.recipe import Recipe, make_recipe
-from poise.training import Executor, Progress
-from poise.tuning import tuner_names
+from poise.training.events import Progress
+from poise.training.lanes import Executor
+from poise.tuning.search import tuner_names
 from poise.words import counted
 
 

@@ -17,7 +17,7 @@ from poise.runs.machine import source_digest
 from poise.runs.plan import Plan, images_by_origin
 from poise.runs.run import Opened, Run
 from poise.runs.stopping import explaining_memory
-from poise.training import World
+from poise.training.ranks import World
 
 
 def open_ranks(world: World, plan: Plan) -> None:

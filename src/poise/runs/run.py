@@ -25,8 +25,10 @@ from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exa
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
 from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
-from poise.training import ALONE, Executor, Progress, TrialDone, TuningDone, WaitingExecutor, Work, World
-from poise.tuning import Reward
+from poise.training.events import Progress, TrialDone, TuningDone
+from poise.training.lanes import Executor, WaitingExecutor, Work
+from poise.training.ranks import ALONE, World
+from poise.tuning.results import Reward
 
 log = logging.getLogger(__name__)
 

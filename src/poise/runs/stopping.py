@@ -14,7 +14,8 @@ from types import FrameType
 import torch
 
 from poise.errors import Interrupted, OutOfMemory
-from poise.training import Event, Progress, StageDone, TrialDone, TuningDone, World
+from poise.training.events import Event, Progress, StageDone, TrialDone, TuningDone
+from poise.training.ranks import World
 
 TRIAL_SECONDS = 2.0  # between checkpoints during policy learning, which are small
 PATIENCE = 1.0  # seconds in which one who keeps pressing Ctrl-C does not disturb what is being closed

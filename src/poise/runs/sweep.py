@@ -40,7 +40,8 @@ from poise.runs.recipe import Recipe, contradict, recipe_with, tables_first
 from poise.runs.run import Run
 from poise.runs.stopping import Stop, stopping
 from poise.settings import flat_keys
-from poise.training import Executor, Lane, Lanes, Work, make_backend
+from poise.training.device import make_backend
+from poise.training.lanes import Executor, Lane, Lanes, Work
 from poise.words import counted, one_line
 
 log = logging.getLogger(__name__)

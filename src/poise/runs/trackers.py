@@ -15,7 +15,7 @@ from poise.runs.examiner import FIGURES, Exam
 from poise.runs.folder import RunFolder
 from poise.runs.observers import Observer
 from poise.settings import flat_keys
-from poise.training import Event
+from poise.training.events import Event
 from poise.words import install_extra
 
 log = logging.getLogger(__name__)

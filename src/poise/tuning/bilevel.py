@@ -31,9 +31,10 @@ from poise.data import Draws
 from poise.nets import BatchNorm, Model, Output
 from poise.policies import Planned
 from poise.settings import Keys, Rate, key
-from poise.training import Event, PhaseContext, Progress
+from poise.training.context import PhaseContext
 from poise.training.device import addressed_draws
 from poise.training.evaluate import BATCH
+from poise.training.events import Event, Progress
 from poise.training.step import Objective, weighted_loss
 from poise.tuning.environments import Environment, draw_local
 from poise.tuning.results import HyperStep

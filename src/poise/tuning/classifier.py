@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 
 from poise.actions import Action
 from poise.policies import Trial
-from poise.training import Event, Progress, TrialDone
+from poise.training.events import Event, Progress, TrialDone
 from poise.tuning.results import Judged, decided_trials
 from poise.tuning.search import Task
 from poise.tuning.trials import Attempt

@@ -18,7 +18,7 @@ from poise.data import ImageSet, Memory
 from poise.data.images import all_but
 from poise.methods import Growth
 from poise.settings import TrialSettings
-from poise.training import LocalPhase, PhaseContext
+from poise.training.context import LocalPhase, PhaseContext
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,9 @@ from poise.policies import Planned, Setup
 from poise.policies.reinforce import Reinforce, state_of
 from poise.settings import Keys, Part, Rate, ceiling, key
 from poise.spaces import ActionSpace
-from poise.training import Event, LocalPhase, PhaseContext, Progress, Trainer, keep_memory, measure_means
+from poise.training.context import LocalPhase, PhaseContext, keep_memory, measure_means
+from poise.training.events import Event, Progress
+from poise.training.trainer import Trainer
 from poise.tuning.classifier import ClassifierRule
 from poise.tuning.environments import TrialInputs, draw_held_out
 from poise.tuning.results import Episode, Experienced, History, count_hits

@@ -33,7 +33,7 @@ from poise.policies import (
 from poise.policies.base import MOST_TRIALS
 from poise.settings import TrialSettings
 from poise.spaces import Grids
-from poise.training import Event, Progress, TrialDone, TuningDone
+from poise.training.events import Event, Progress, TrialDone, TuningDone
 from poise.tuning.results import Entry, Episode, History, HyperStep, Reward
 from poise.tuning.trials import Attempt, Trials
 

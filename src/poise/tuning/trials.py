@@ -19,18 +19,10 @@ from poise.methods import Growth
 from poise.nets import Model
 from poise.policies import Outcome, Trial
 from poise.settings import ceiling
-from poise.training import (
-    EpochDone,
-    Executor,
-    Lane,
-    Lanes,
-    LocalPhase,
-    Trainer,
-    Work,
-    keep_memory,
-    measure_means,
-    worthwhile_lanes,
-)
+from poise.training.context import LocalPhase, keep_memory, measure_means
+from poise.training.events import EpochDone
+from poise.training.lanes import Executor, Lane, Lanes, Work, worthwhile_lanes
+from poise.training.trainer import Trainer
 from poise.tuning.environments import Environment, TrialInputs, draw_environments
 from poise.tuning.results import CLASSIFIERS, HitsPerClass, TrialResult, Witness, count_hits
 
