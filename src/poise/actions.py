@@ -168,7 +168,7 @@ class Action(Mapping[str, AxisValue]):
 
     @property
     def step_key(self) -> tuple[AxisValue | None, ...]:
-        """What two actions must agree in to be trained by one captured step."""
+        """A key: two actions with equal keys can be trained by one captured step."""
         return tuple(self.setting(name) for name, axis in sorted(AXES.items()) if axis.changes_step)
 
     def weight(self, term: str) -> float:

@@ -76,7 +76,7 @@ class BadImages(UserError):
         super().__init__(first if one else f"{len(names)} images cannot be read: {listed}{more}; the first: {first}")
 
     def __reduce__(self) -> tuple[type[BadImages], tuple[dict[str, UserError]]]:
-        """As it is made: exceptions are sent from one process to another."""
+        """Make it again from its parts: exceptions are sent from one process to another."""
         return type(self), (self.faults,)
 
 
@@ -198,7 +198,7 @@ def shown(value: object, longest: int = _LONGEST) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    r"""What an error says, in one line; its kind where it says nothing.
+    r"""The first line of an error's message; its class where it has no message.
 
     >>> first_line(ValueError("no such place\nat all")), first_line(KeyError())
     ('no such place', 'KeyError')
@@ -249,7 +249,7 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 def explain_refusal(error: OSError, again: str) -> str:
-    """What the system refused, where, and what to do where we know it, in one line; `again` is how to try it again."""
+    """One line for an error of the system: error, path, and a remedy we know; `again` is how to try again."""
     if is_disk_full(error):
         place = f" for {error.filename}" if error.filename else ""
         return f"no space left{place}; free some, then {again} (nothing that was saved is lost)"
@@ -258,7 +258,7 @@ def explain_refusal(error: OSError, again: str) -> str:
 
 @contextmanager
 def explaining_refusals(again: str) -> Iterator[None]:
-    """What the system refuses in here is an error of our own, with the line of `explain_refusal`."""
+    """Turn errors of the system into our own, with the line of `explain_refusal`."""
     try:
         yield
     except OSError as error:
@@ -267,7 +267,7 @@ def explaining_refusals(again: str) -> Iterator[None]:
 
 @contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """What the system refuses in here is said of this file, unless it names another one itself: a read does not."""
+    """Add this file to errors of the system that name none, as those of a read do."""
     try:
         yield
     except OSError as error:

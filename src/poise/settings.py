@@ -278,7 +278,7 @@ class ScheduleKeys(Keys):
 
 
 class LearnerKeys(ScheduleKeys):
-    """What a learner is made with."""
+    """The keys that a learner is made with."""
 
     method: str = key(
         "lucir",
@@ -519,7 +519,7 @@ def own_error(error: Exception) -> UserError | None:
 
 
 def explain(error: ValidationError, kind: type[Keys], given: Mapping[str, Any]) -> str:
-    """What is wrong with values that pydantic refused, said in one line of one key."""
+    """One line on values that pydantic refused: the first bad key, and what is expected."""
     found = error.errors(include_url=False)
     first = next((each for each in found if each["type"] == "extra_forbidden"), found[0])
     name, value = str(first["loc"][0]), first["input"]

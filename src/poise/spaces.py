@@ -112,7 +112,7 @@ class ActionSpace:
         return len(self.grids) == 1
 
     def as_json(self) -> dict[str, object]:
-        """What a report needs to print the space."""
+        """The space as plain values, as a report prints it."""
         axes = {name: list(values) for name, values in self.axes.items()}
         own = dict(self.actions[self.default])
         found: dict[str, object] = {"name": self.name, "axes": axes, "actions": len(self), "default": own}
@@ -183,7 +183,7 @@ def named_space(space: Space, versions: Mapping[str, Named] = MappingProxyType({
 
 
 def _meaningful(grids: Iterable[Grid], base: Action, known: Mapping[str, Sequence[str]]) -> tuple[Grid, ...]:
-    """What of named grids this action has, and means something to the method; a grid of other words is left out."""
+    """The settings of an action, from named grids, that the method has; a grid of other words is left out."""
     found: list[Grid] = []
     for grid in grids:
         fitting = {

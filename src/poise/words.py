@@ -28,7 +28,7 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """So many of a thing.
+    """A number with its noun, in the singular or plural: `1 image`, `3 images`.
 
     >>> counted(1, "step"), counted(2, "step")
     ('1 step', '2 steps')

@@ -14,7 +14,7 @@ import torch
 
 from poise import Augmentation, Learner, Preprocessing
 from poise.data import ImageSet
-from poise.learner.defaults import PLASTIC, _judging_trainer, split_for_judging, suit, surely_better
+from poise.learner.defaults import PLASTIC, _judging_trainer, fill_in_defaults, split_for_judging, surely_better
 from poise.learner.settings import Runtime, Settings
 from poise.training.events import DefaultsChosen, Event, Progress
 from poise.training.optimiser import Schedule
@@ -38,7 +38,7 @@ def coloured(images: np.ndarray[Any, np.dtype[np.uint8]], labels: list[int]) -> 
 
 def suited(images: ImageSet, **given: Any) -> Settings:
     settings = Settings.resolve(automatic=True, **given)
-    return suit(settings, images, Runtime.of(settings, "cpu"))
+    return fill_in_defaults(settings, images, Runtime.of(settings, "cpu"))
 
 
 def chosen_in(phase: Iterable[Event]) -> DefaultsChosen:
@@ -79,8 +79,8 @@ def test_nothing_is_tuned_on_few_images_unless_it_is_asked_for() -> None:
 
 
 def test_a_later_phase_is_paced_by_its_own_images() -> None:
-    assert [Schedule(epochs=60, images=200).paced(count).epochs for count in (200, 50, 1)] == [60, 120, 120]
-    assert suited(blank(200), epochs=7).schedule.paced(800).epochs == 7, "said by the user, for every phase"
+    assert [Schedule(epochs=60, images=200).scaled_to(count).epochs for count in (200, 50, 1)] == [60, 120, 120]
+    assert suited(blank(200), epochs=7).schedule.scaled_to(800).epochs == 7, "said by the user, for every phase"
 
 
 def test_what_is_given_stays() -> None:

@@ -31,7 +31,7 @@ def test_other_signals_are_obeyed_without_a_word(signum: int, capfd: pytest.Capt
         signal.raise_signal(signum)
         signal.raise_signal(signum)
         assert stop.is_set()
-    assert stop.interruption("done").exit_code == 128 + signum
+    assert stop.as_exit("done").exit_code == 128 + signum
     assert capfd.readouterr().err == ""
 
 

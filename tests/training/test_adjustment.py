@@ -30,12 +30,12 @@ def weights_after(trainer: Trainer) -> dict[str, torch.Tensor]:
 
 def test_a_class_is_raised_by_the_logarithm_of_its_share() -> None:
     labels, objective = torch.tensor([0] * 8 + [1] * 2 + [3] * 4), Objective(ICaRL(), Stage(), Growth(2, 2), {})
-    objective.count_images(Action(), labels, 4)
+    objective.set_class_priors(Action(), labels, 4)
     assert objective.prior is None
-    objective.count_images(Action(adjustment=1.0), labels, 4)
+    objective.set_class_priors(Action(adjustment=1.0), labels, 4)
     held = objective.prior
     for strength, wanted in ((1, [1.0, 0.25, 0.125, 0.5]), (0.5, [1.0, 0.5, 0.125**0.5, 0.5**0.5]), (0, [1.0] * 4)):
-        objective.count_images(Action(adjustment=strength), labels, 4)
+        objective.set_class_priors(Action(adjustment=strength), labels, 4)
         assert held is not None
         assert held.exp().tolist() == pytest.approx(wanted)  # in place: a captured step reads it there
 

@@ -29,7 +29,7 @@ from poise.training.step import Runner
 from poise.training.trainer import Trainer
 from poise.tuning.environments import TrialInputs, draw_environments
 from poise.tuning.results import HitsPerClass, TrialResult
-from poise.tuning.trials import Attempt, Trials, _Reached
+from poise.tuning.trials import Attempt, Trials, _TrialProgress
 
 Piece = Callable[[Lane], Work[str]]
 GROWTH = Growth(old=2, new=4)
@@ -91,7 +91,7 @@ def trials_on(
 class Seen(Trials):
     """Looks into the models of a look-ahead too, which have no witness."""
 
-    def _validate(self, at: _Reached, trainer: Trainer) -> tuple[HitsPerClass, float]:
+    def _validate(self, at: _TrialProgress, trainer: Trainer) -> tuple[HitsPerClass, float]:
         hits, _ = super()._validate(at, trainer)
         values = trainer.model.state_dict().values()
         sums = [(place + 1) * value.double().abs().sum() for place, value in enumerate(values)]

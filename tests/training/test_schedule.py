@@ -23,7 +23,7 @@ class TestMilestones:
     def test_steps_at_thirds_as_on_imagenet(self) -> None:
         schedule = Schedule(epochs=90, milestones=(0.3333, 0.6666))
         assert rates(schedule, Stage(), 0.1) == {0: 0.1, 30: 0.01, 60: 0.001}
-        assert rates(schedule.lasting(9), Stage(), 0.1) == {0: 0.1, 3: 0.01, 6: 0.001}  # a trial
+        assert rates(schedule.with_epochs(9), Stage(), 0.1) == {0: 0.1, 3: 0.01, 6: 0.001}  # a trial
 
     def test_what_is_not_said_is_the_methods_own(self) -> None:
         assert rates(Schedule(), Stage(), 0.1) == {0: 0.1, 80: 0.01, 120: 0.001}

@@ -25,7 +25,7 @@ from poise.training.trainer import Trainer
 from poise.tuning.environments import TrialInputs, draw_environments
 from poise.tuning.results import TrialResult
 from poise.tuning.search import tuner_kind
-from poise.tuning.trials import Attempt, Trials, _Reached
+from poise.tuning.trials import Attempt, Trials, _TrialProgress
 
 from .learners import run_one
 
@@ -102,7 +102,7 @@ def test_the_balanced_fine_tuning_of_a_trial_may_be_as_long_as_the_phases(
 ) -> None:
     method = Lucir()
     method.balancing = replace(method.balancing, share=1 / 8)
-    context = replace(context, method=method, schedule=context.schedule.lasting(24))
+    context = replace(context, method=method, schedule=context.schedule.with_epochs(24))
     trials: Trials = make_ahead(context=context, environment=environment, length=0.08, balance_length=share)
 
     def images(trial: Trial, **changes: Any) -> int:
@@ -188,7 +188,7 @@ def test_the_local_environment_keeps_what_the_phase_itself_would(make_ahead: Mak
     """All images that arrived count, those that were discarded and those that it validates on too."""
     trials = make_ahead(environment="local", inputs={"arrived": 100, "stored_share": 0.68, "rho": 0.1})
     (environment,) = draw_environments(trials.inputs, 0)
-    first = _Reached(environment, environment.begin(trials.inputs))
+    first = _TrialProgress(environment, environment.begin(trials.inputs))
     for action, most in ((OWN, (5 * QUOTA + 10) // 5), (Action(**OWN, allocation=0.3), (5 * QUOTA + 30) // 5)):
         kept = trials._exemplars(first, first.begun.model, action)
         counts = torch.bincount(ImageSet.joined([environment.kept, environment.new]).labels)

@@ -87,7 +87,7 @@ def pack(
                 display.say(f"{resumed:,} images were packed before; going on")
             display.show("", f"packing {one_line(step.name)}", step.images, step.total)
             if stop.is_set():
-                raise stop.interruption(_AGAIN)
+                raise stop.as_exit(_AGAIN)
     made = Pack.open(out)
     left_out = f", {made.skipped} files left out" if made.skipped else ""
     show(

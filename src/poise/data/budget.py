@@ -50,7 +50,7 @@ ALLOCATION: Final = 0.5  # unless given
 
 
 class Stored(NamedTuple):
-    """What is held when a phase begins. Only the released rule still uses the discarded (`unstored`) images."""
+    """The images held when a phase begins. Only RMM's released rule still uses the discarded (`unstored`) ones."""
 
     memory: Memory
     new: ImageSet
@@ -100,7 +100,7 @@ class Budget(MemoryKeys):
         return shares[min(phase, len(shares) - 1)] if isinstance(shares, tuple) else shares
 
     def storing_phase_0(self) -> Budget:
-        """What the memory after phase 0 depends on; two runs in which it is equal can share a phase 0."""
+        """The part of the budget that the memory after phase 0 depends on; equal in runs that share a phase 0."""
         if self.knows_increment or self.rule != "rmm":
             return self
         if self.rho(0) == 0:
@@ -112,7 +112,7 @@ class Budget(MemoryKeys):
     def arriving(
         self, memory: Memory, new: ImageSet, phase: int, old: int, rho: float, generator: np.random.Generator
     ) -> Stored:
-        """What is stored of a memory and of new images; `rho` is the ρ with which the memory was stored."""
+        """Cut memory and new images to the budget; `rho` is the ρ with which the memory was stored."""
         nothing = new.select(torch.empty(0, dtype=torch.long))
         if self.rule != "rmm" or not old:
             return Stored(memory, new, nothing)

@@ -139,7 +139,7 @@ def crop_batch(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
 
 
 def crop_plainly(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
-    """What `crop_batch` gives, by torch's own operations: a sum over all stored pixels that may be in a new one."""
+    """Compute `crop_batch` by torch's own operations: a sum over all stored pixels that may be in a new one."""
     places, heights, widths = (values.index_select(0, indices) for values in (rows.places, rows.heights, rows.widths))
     left, top, wide, high = crops.boxes.unbind(1)
     height, width = crops.size

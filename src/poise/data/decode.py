@@ -41,7 +41,7 @@ FileContent = tuple[int, bytes]  # how many bytes a file has, and their BLAKE2b 
 
 
 def content_of(data: bytes) -> FileContent:
-    """What an image file is known by, wherever it lies."""
+    """An id of an image file's content, wherever the file lies."""
     return len(data), hashlib.blake2b(data, digest_size=16).digest()
 
 

@@ -101,7 +101,7 @@ class Feed:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What another feed must have in common with this one to be loaded into it."""
+        """A key of shape and place: feeds with equal keys can be loaded into each other."""
         return (len(self), self.resident, *(() if self.index is None else (id(self.store),)))
 
     def load(self, other: Feed) -> None:

@@ -109,7 +109,7 @@ def all_but(count: int, picks: Tensor | list[int]) -> Tensor:
 
 
 def image_digests(store: PixelStore) -> Iterator[bytes]:
-    """What each of these images is known by, in a few bytes."""
+    """A digest of a few bytes for each of these images."""
     for start, stop in chunks(store):
         for image in store.part(start, stop).cpu().numpy():
             yield hashlib.blake2b(image.tobytes(), digest_size=16).digest()

@@ -44,7 +44,7 @@ class Memory:
         return Memory(*(part.of_labels(rows).relabelled(rows) for part in (self.exemplars, self.reserve)))
 
     def compacted(self) -> Memory:
-        """The same images without others in memory that they were chosen from."""
+        """A memory that holds only these images, not those that they were chosen from."""
         return Memory(self.exemplars.compacted(), self.reserve.compacted())
 
     def cut(self, quota: int) -> Memory:

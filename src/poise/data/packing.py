@@ -200,7 +200,7 @@ class Packing:
 
 
 def _listing_of(name: str, files: Sequence[Path]) -> str:
-    """What the names, sizes and times of files are known by: the same as long as nobody changes them."""
+    """A digest of the names, sizes and times of files: equal as long as nobody changes them."""
     total = hashlib.blake2b(os.fsencode(name), digest_size=DIGEST)
     for path in files:
         with contextlib.suppress(OSError):  # what is gone is refused when it is decoded

@@ -274,7 +274,7 @@ class PackedStore(PictureStore):
         return len(self.sizes)
 
     def identity(self) -> Iterator[bytes]:
-        """What the index says of this part."""
+        """The digest of this part, as the pack's index has it."""
         yield f"{self._part} {self.shape} {self._known_as}".encode()
 
     def picture(self, index: int) -> NDArray[np.uint8]:

@@ -75,7 +75,7 @@ class PixelStore(ABC):
         """Whole images, in memory of their own on the store's device."""
 
     def identity(self) -> Iterator[bytes]:
-        """What these images are known by, for a digest: their pixels, or what a file says of them."""
+        """The ids of these images for a digest: their pixels, or the digest that a file has of them."""
         if self.host is not None:
             yield from self.host.identity()
             return
@@ -105,7 +105,7 @@ class PixelStore(ABC):
         return View.of([(self, indices.cpu())])
 
     def to(self, device: torch.device | str) -> PixelStore:
-        """The same images on another device."""
+        """Copy the images to another device."""
         return self if self.lies_on(torch.device(device)) else resident(self, torch.device(device))
 
     def lies_on(self, device: torch.device) -> bool:
@@ -113,7 +113,7 @@ class PixelStore(ABC):
         return self.device.type == device.type and device.index in (None, self.device.index)
 
     def compacted(self) -> PixelStore:
-        """The same images without holding others in memory."""
+        """A store that holds only these images in memory, not those that they were chosen from."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -154,7 +154,7 @@ class DenseStore(PixelStore):
         return DenseStore(self.gather(indices))
 
     def to(self, device: torch.device | str) -> DenseStore:
-        """The same images on another device."""
+        """Copy the images to another device."""
         return self if self.lies_on(torch.device(device)) else DenseStore(self.pixels.to(device))
 
     def picture(self, index: int) -> NDArray[np.uint8]:
@@ -162,7 +162,7 @@ class DenseStore(PixelStore):
         return self.pixels[index].numpy()
 
     def rows(self) -> Rows:
-        """As those of a `FlatStore`."""
+        """All bytes and the layout of the images, as `FlatStore.rows` gives them."""
         channels, height, width = self.shape
         each = torch.arange(len(self), device=self.device)
         heights, widths = (torch.full_like(each, side) for side in (height, width))
@@ -349,7 +349,7 @@ class View(PixelStore):
         return FlatStore(flat, places, sizes, self.shape)
 
     def identity(self) -> Iterator[bytes]:
-        """What these images are known by: pixels, or what the file that they are in says of them."""
+        """The ids of these images: their pixels, or the digest that their file has of them."""
         first = self.bases[0]
         if len(self.bases) == 1 and first.host is not None:
             yield from first.host.select(self.index).identity()
@@ -360,7 +360,7 @@ class View(PixelStore):
             yield self.index.numpy().tobytes()
 
     def compacted(self) -> PixelStore:
-        """The same images; but for lasting ones they are copied, so that others of their stores can be forgotten."""
+        """A store of only these images; lasting ones stay, others are copied, so that the rest can be freed."""
         bases, index = list(self.bases), self.index.clone()
         for number, base in enumerate(bases):
             places = (self.which == number).nonzero().flatten()
@@ -417,7 +417,7 @@ def in_a_row(sizes: Tensor, channels: int) -> tuple[Tensor, Tensor]:
 
 
 def chunks(store: PixelStore, most: int = _CHUNK) -> Iterator[tuple[int, int]]:
-    """Where pieces of a store start and stop, each of at most `most` bytes, so that it can be held in memory."""
+    """Bounds of pieces of a store that fit into memory: of at most this number of bytes."""
     step = max(1, most * len(store) // max(store.nbytes, 1))
     return ((start, min(start + step, len(store))) for start in range(0, len(store), step))
 

@@ -236,7 +236,7 @@ def class_sizes(wanted: PerClass, classes: Sequence[int]) -> dict[int, int]:
 
 
 def keep_some(images: ImageSet, sizes: Mapping[int, int]) -> ImageSet:
-    """At most `sizes[label]` images of each class, drawn at random, in their present order; other classes keep all.
+    """Keep at most a number of images of each class, drawn at random, in their present order; other classes keep all.
 
     The draw depends only on the class and on how many images it has: a smaller size keeps a part of what a larger one
     keeps.

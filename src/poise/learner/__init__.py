@@ -5,7 +5,7 @@ images, `networks` how models are built, `state` all of it as tensors and plain 
 phases, `extras` rejecting and export.
 """
 
-from poise.learner.defaults import suit, warn_of_short_phase
+from poise.learner.defaults import fill_in_defaults, warn_of_short_phase
 from poise.learner.inputs import Images, Known, Labels
 from poise.learner.learner import Learner
 from poise.learner.phase import planned_work
@@ -27,8 +27,8 @@ __all__ = [
     "Runtime",
     "SavedLearner",
     "Settings",
+    "fill_in_defaults",
     "planned_work",
     "save_state",
-    "suit",
     "warn_of_short_phase",
 ]

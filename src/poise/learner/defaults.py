@@ -69,7 +69,7 @@ def choose_defaults(
 
     They are chosen for the first images; an augmentation that is `given` is not judged.
     """
-    suited = suit(settings, images, runtime)
+    suited = fill_in_defaults(settings, images, runtime)
     if given is not None:
         augmentation, reason = given, "as given"
     else:
@@ -87,7 +87,7 @@ def choose_defaults(
     return suited, augmentation, DefaultsChosen(0, line, {**chosen, "augmentation": augmentation.as_json()})
 
 
-def suit(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
+def fill_in_defaults(settings: Settings, images: ImageSet, runtime: Runtime) -> Settings:
     """The settings with everything that can be read off the images; the augmentation is judged by training.
 
     A method that trains a given network slowly keeps the learning rate of its own. With as many images as the paper's
@@ -147,12 +147,12 @@ def _choose_what_learns(settings: Settings, images: ImageSet, runtime: Runtime) 
 
 
 def suitable_batch(images: int) -> int:
-    """Images per step for a first phase of so many."""
+    """Images per step for a first phase with this number of images."""
     return 32 if images < 5_000 else 64
 
 
 def suitable_epochs(images: int, batch: int) -> int:
-    """Epochs of a phase of so many images: enough steps for few images, enough epochs for many.
+    """Epochs of a phase with this number of images: enough steps for few images, enough epochs for many.
 
     A phase of 800 images has 34 epochs and one of a quarter of them twice as many, within 30 and 80; a larger batch
     than suits them means more epochs, up to four times as many.
@@ -216,7 +216,7 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
         method=method,
         growth=Growth(0, int(images.labels.max()) + 1),
         preprocessing=first_preprocessing(method, images, kind, net_info(model.backbone)),
-        schedule=schedule.lasting(max(1, JUDGING_LENGTH * schedule.epochs)),
+        schedule=schedule.with_epochs(max(1, JUDGING_LENGTH * schedule.epochs)),
         backend=runtime.backend,
         seed=settings.seed,
         phase=0,
@@ -251,7 +251,7 @@ def split_for_judging(images: ImageSet, seed: int) -> tuple[ImageSet, ImageSet]:
 
 
 def surely_better(one: Tensor, other: Tensor, errors: float = CLEARLY) -> bool:
-    """Whether one has more hits than the other on the same images, by more than so many standard errors.
+    """Whether one has more hits than the other on the same images, by more than a number of standard errors.
 
     >>> surely_better(torch.tensor([1, 1, 1, 1, 1, 0]).bool(), torch.tensor([0, 0, 0, 1, 1, 0]).bool(), 1.0)
     True
@@ -270,7 +270,7 @@ def is_grey(images: ImageSet) -> bool:
 
 
 def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, reason: str) -> str:
-    """What was chosen, in one line."""
+    """One line that says which defaults were chosen."""
     schedule, (_, height, width) = settings.schedule, images.shape
     seen = f"for {len(images)} images of {width}×{height} pixels: "
     if settings.method == PHOTO_METHOD and settings.net == PHOTO_NET:
@@ -290,7 +290,7 @@ def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, r
 
 
 def warn_of_short_phase(settings: Settings, phase: Phase | None, begun: Event) -> None:
-    """Say so where a later phase has too few steps; one that is paced by its images is long enough."""
+    """Warn where a later phase has too few steps; one that is paced by its images is long enough."""
     if isinstance(begun, PhaseStarted) and begun.phase and settings.images is None and phase and not phase.is_frozen:
         where = f"the {{}} images of phase {begun.phase}; begin a learner that leaves it out"
         _warn_of_few_steps(settings, [f"epochs={settings.epochs}"], begun.new_images + begun.memory_images, where)

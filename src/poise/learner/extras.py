@@ -120,7 +120,7 @@ def export(known: Knowledge, path: Path) -> None:
 
 
 def _document(known: Knowledge) -> str:
-    """What a program that predicts has to know besides the numbers."""
+    """The facts besides the weights that a program needs to predict, as JSON."""
     shape = ["batch", *(known.shape or ())]
     return json.dumps(
         {
@@ -135,7 +135,7 @@ def _document(known: Knowledge) -> str:
 
 
 class _Program(nn.Module):
-    """From uint8 images to the scores of both classifiers, on the CPU in full precision."""
+    """A network module from uint8 images to the scores of both classifiers, on the CPU in full precision."""
 
     scale: Tensor
     shift: Tensor
@@ -184,7 +184,7 @@ def _pt2_bytes(traced: torch.export.ExportedProgram, document: str) -> bytes:
 
 @contextmanager
 def _quiet_torch() -> Iterator[None]:
-    """Without what torch says of packages that it misses, and of its own future."""
+    """Silence torch's remarks on packages that it misses, and on its own future."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     try:

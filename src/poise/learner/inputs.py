@@ -96,7 +96,7 @@ def receive(
     action: Mapping[str, AxisValue] | None = None,
     next_images: int | None = None,
 ) -> NewPhase:
-    """What arrives, checked: a mistake is found here, before anything is trained."""
+    """Check images and labels that arrive: a mistake is found here, before anything is trained."""
     if known not in ("refuse", "update"):
         raise UserError(f"known='{known}' must be 'refuse' or 'update'")
     try:
@@ -138,7 +138,7 @@ def receive(
 
 
 def digest_images(store: PixelStore, labels: Sequence[Label]) -> str:
-    """What these images with these labels, in this order, are known by."""
+    """A digest of these images with these labels, in this order."""
     found = hashlib.blake2b(digest_size=16)
     for part in store.identity():
         found.update(part)
@@ -160,7 +160,7 @@ def _new_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) 
 
 
 def _warn_of_two_labels(store: PixelStore, plain: Sequence[Label], knowledge: Knowledge) -> None:
-    """Say which images came under two labels, among the new and the kept ones; those that a file has are not read."""
+    """Warn of images that came under two labels, among new and kept ones; those that lie in a file are not read."""
     if not store.in_memory:
         return
     seen, pairs = dict[bytes, Label](), Counter[tuple[Label, Label]]()
@@ -215,7 +215,7 @@ def share_right(
     classes: Sequence[Label],
     sample_weight: Sequence[float] | NDArray[Any] | None = None,
 ) -> float:
-    """The share of predicted labels that are as wanted; labels of another kind can never be, and are refused.
+    """The accuracy of predicted labels, in [0, 1]; labels of another kind can never match, and are refused.
 
     Images that are of none of the classes that a learner knows count as wrong, and that is said.
     """
@@ -323,7 +323,7 @@ Identity = tuple[int, int | bytes]
 
 
 def _identities(images: ImageSet) -> list[Identity]:
-    """What tells images apart: their class, and where a caller said that they come from, else their bytes."""
+    """An id for each image: its class, and where a caller said that it comes from, else its bytes."""
     found: list[Identity] = list(zip(images.labels.tolist(), images.origins.tolist(), strict=True))
     unknown = (images.origins < 0).nonzero().flatten()
     for place, digest in zip(unknown.tolist(), image_digests(images.store.select(unknown)), strict=True):

@@ -363,7 +363,7 @@ class Learner:
     def proba_and_rejected(
         self, images: Images, *, classifier: str | None = None
     ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """What `predict_proba` says, and which images `predict(reject=True)` rejects; the network runs once."""
+        """The result of `predict_proba`, and which images `predict(reject=True)` rejects; the network runs once."""
         return self._classify(images, classifier, reject=True)
 
     @public
@@ -375,7 +375,7 @@ class Learner:
         sample_weight: Sequence[float] | NDArray[Any] | None = None,
         classifier: str | None = None,
     ) -> float:
-        """The share of images whose label is predicted, in [0, 1]; labels of another kind are refused.
+        """The accuracy on these images, in [0, 1]; labels of another kind are refused.
 
         Of a pack it is the share of its test part, where it has one. Images of a class that the learner does not know
         count as wrong, with a warning; the command `poise score` leaves them out. With `sample_weight`, one number per
@@ -388,7 +388,7 @@ class Learner:
 
     @public
     def features(self, images: Images) -> NDArray[np.float32]:
-        """What the network makes of each image, before any classifier: [images, width]."""
+        """The network's features of each image, before any classifier: [images, width]."""
         return self._extract(images, self.knowledge.predictor).features.cpu().numpy()
 
     def predicting_by(self, classifier: str | None) -> Self:
@@ -471,7 +471,7 @@ class Learner:
 
     @property
     def evaluator(self) -> Evaluator:
-        """How models are looked at, once images are known."""
+        """Computes features and predictions of models, once images are known."""
         parts = self._parts
         if parts.knowledge.preprocessing is None:
             raise not_learned()
@@ -631,7 +631,7 @@ class Learner:
         return learner
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything, as it would be saved; a phase in its middle is resumed with the same images."""
+        """The state as it would be saved; a phase in its middle is resumed with the same images."""
         attributes = {name: value for name, value in vars(self).items() if name != "_made"}
         if self._made is None or not self._made.has_begun:
             return {"attributes": attributes}
@@ -797,12 +797,12 @@ class Learner:
 
     @property
     def settings(self) -> Settings:
-        """What the learner is made with: plain values, every default written out."""
+        """The settings that the learner is made with: plain values, every default written out."""
         return self._parts.settings
 
     @property
     def knowledge(self) -> Knowledge:
-        """All that was learned: a value that is replaced as a whole when a phase is done."""
+        """Everything that was learned: a value that is replaced as a whole when a phase is done."""
         return self._parts.knowledge
 
     @property
@@ -823,7 +823,7 @@ class Learner:
 
     @property
     def net_info(self) -> NetInfo | None:
-        """What is known of a network that was not made here, such as what it was pretrained on."""
+        """What is known of a network that was not made here, such as the data it was pretrained on."""
         if self.model is not None:
             return net_info(self.model.backbone)
         own = self.runtime.net
@@ -836,7 +836,7 @@ Learner.__init__ = suggesting(Learner.__init__)  # type: ignore[method-assign]
 
 @dataclass
 class _Parts:
-    """What the parameters of a learner stand for, and what it has learned.
+    """The settings, device and knowledge that a learner's parameters stand for.
 
     Attributes:
         settings: what it is made with.
@@ -863,7 +863,7 @@ class _Parts:
         return self.knowledge.phases > 0 or self.lock.locked() or self.pending is not None
 
     def changed(self, learner: Learner) -> list[str]:
-        """Which parameters are others than those that this was made of."""
+        """The parameters that differ from those that these parts were made of."""
         return [name for name, value in self.given.items() if not _is_same(value, getattr(learner, name))]
 
     @contextmanager

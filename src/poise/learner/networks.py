@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]  # channels, height, width
 
 
 class SavedModel(BaseModel):
-    """What a file says of a model beside its weights: how it is built again."""
+    """The description of a model in a file, beside its weights: how it is built again."""
 
     net: str
     grown: list[tuple[int, int]]
@@ -49,7 +49,7 @@ def build_model(
     *,
     pretrained: bool = True,
 ) -> Model:
-    """A model for images of this shape that has learned nothing, its network expanded as it was in these growths.
+    """Build an untrained model for images of this shape, its network expanded as it was in these growths.
 
     The network is the user's own, else the one that is `described`, else the one that the settings name. With
     `pretrained=False` other weights are loaded into it later.

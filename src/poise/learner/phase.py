@@ -84,7 +84,7 @@ class Phase:
             action = choice.action
             if action.classifier == AUTO:
                 yield from judge_before(self.task, action)
-            self.task.rest()
+            self.task.release()
             self.trainer = self.make_trainer(action)
             yield self._decision_event(choice)
         else:
@@ -101,7 +101,7 @@ class Phase:
         return self._keep(self.trainer)
 
     def begin(self, pending: Pending | None = None) -> None:
-        """Make room, hold out the reserve, normalise, and set up the model: everything that Algorithm 1 is given."""
+        """Cut to the budget, hold out the reserve, normalise, set up the model: all that Algorithm 1 is given."""
         settings, known, arrival = self.settings, self.before, self.arrival
         kept = known.memory or Memory.empty(arrival.images.shape)
         generator = draws.generator(settings.seed, "arrival", arrival.phase)
@@ -129,7 +129,7 @@ class Phase:
     # What is trained --------------------------------------------------------------------------------------------
 
     def _material(self, measured: Preprocessing | None) -> PhaseData:
-        """What is learned from: images or, where the network is frozen, their features, computed here and only here."""
+        """The training data: images or, where the network is frozen, their features, computed here and only here."""
         settings, known, arrival, backend = self.settings, self.before, self.arrival, self.runtime.backend
         self.given = is_given(settings, self.runtime)
         start = None if settings.made_method.starts_anew else known.start
@@ -145,7 +145,7 @@ class Phase:
             method=settings.made_method,
             growth=arrival.growth if start is not None else Growth(0, len(arrival.classes)),
             preprocessing=self.preprocessing,
-            schedule=settings.schedule.paced(len(self.kept.exemplars) + len(self.new)),
+            schedule=settings.schedule.scaled_to(len(self.kept.exemplars) + len(self.new)),
             backend=backend,
             seed=settings.seed,
             phase=arrival.phase,
@@ -194,7 +194,7 @@ class Phase:
         return tuner.choose(self.task) if given is None else tuner.accept(self.task, given)
 
     def _make_trials(self) -> Trials:
-        """What actions are tried on, and where."""
+        """Set up trials of actions on this phase's training images."""
         budget, arrival, material, witness = self.settings.memory, self.arrival, self.material, self.reward.witness
         inputs = TrialInputs(
             self.context,
@@ -237,7 +237,7 @@ class Phase:
         return Trainer(context, model, context.teacher(), action, feed)
 
     def pending(self) -> Pending:
-        """What is needed to resume this phase."""
+        """The values that are needed to resume this phase."""
         trainer, tensors, position = self.trainer, dict[str, Tensor](), dict[str, Any]()
         if trainer is not None:
             tensors, position = self._saved or trainer.state()
@@ -306,7 +306,7 @@ class Phase:
 def first_preprocessing(
     method: Method, images: ImageSet, augmentation: Augmentation | None, info: NetInfo | None
 ) -> Preprocessing:
-    """With the network's own constants where it has some, else measured on the first phase's images.
+    """Preprocessing with the network's own constants where it has some, else measured on the first phase's images.
 
     The augmentation suits the size of the images, if none is given.
     """
@@ -325,7 +325,7 @@ def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
 def planned_work(settings: Settings, phase: int, growth: Growth, images: int) -> list[Progress]:
     """The parts of a phase that trains on so many images, nothing of them done yet."""
     method, action, kind = settings.made_method, settings.default_action, settings.kind
-    schedule, plan, parts = settings.schedule.paced(images), Planned(), dict[str, float]()
+    schedule, plan, parts = settings.schedule.scaled_to(images), Planned(), dict[str, float]()
     if kind.tunes or action.classifier == AUTO:
         plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
         tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings

@@ -131,7 +131,7 @@ class Settings(LearnerKeys):
 
     @cached_property
     def kind(self) -> TunerKind:
-        """What is known of the policy by its name."""
+        """The kind of tuner that `policy` names."""
         return tuner_kind(self.policy)
 
     @cached_property
@@ -183,7 +183,7 @@ class Settings(LearnerKeys):
 
     @cached_property
     def tuner(self) -> Tuner:
-        """What chooses the action of each phase."""
+        """The tuner that chooses the action of each phase."""
         setup = Setup(self.action_space, self.trials.short(self.epochs), self.epochs, self.seed)
         return self.kind.make(self.kind, setup, self.policy_options)
 
@@ -236,7 +236,7 @@ class Settings(LearnerKeys):
         return lines
 
     def resolved_policy(self) -> dict[str, Any]:
-        """What decides the actions, for the record: its name, its options, its space, and how actions are tried."""
+        """The policy for the record: its name, its options, its space, and how actions are tried."""
         found = self.tuner.describe()
         if not self.kind.tunes:
             return found
@@ -245,7 +245,7 @@ class Settings(LearnerKeys):
 
 @dataclass(frozen=True)
 class Runtime:
-    """What a learner has besides its settings: a device, perhaps a network of the user's own, and where trials run."""
+    """A learner's device, perhaps a network of the user's own, and where trials run: all that is not a setting."""
 
     backend: Backend
     net: nn.Module | None = None
@@ -277,7 +277,7 @@ def is_given(settings: Settings, runtime: Runtime) -> bool:
 
 
 def _budget(given: MemoryKeys | None, method: Method) -> Budget:
-    """What may be kept: as given, else the method's own."""
+    """The budget of the memory: as given, else the method's own."""
     own = Budget(rule=ALL_IMAGES) if method.own_memory == ALL_IMAGES else Budget(per_class=method.own_memory)
     if given is None:
         return own.whole()

@@ -61,7 +61,7 @@ SavedEntry = Annotated[
 
 @dataclass(frozen=True)
 class Knowledge:
-    """What a learner has learned: all that a phase changes, replaced as a whole when the phase is done.
+    """Everything a learner has learned: all that a phase changes, replaced as a whole when the phase is done.
 
     Attributes:
         action: the one that the last phase was trained with.
@@ -114,11 +114,11 @@ class Knowledge:
     images_digests: tuple[str, ...] = ()
 
     def temperature(self, classifier: str) -> float:
-        """That of a classifier's softmax. Cosines lie between -1 and 1 and need a low one."""
+        """The temperature of a classifier's softmax. Cosines lie between -1 and 1 and need a low one."""
         return self.temperatures.get(classifier, NCM_TEMPERATURE if classifier == "ncm" else 1.0)
 
     def placed(self, device: torch.device) -> Knowledge:
-        """The same with its models and means on a device, ready to predict."""
+        """A copy with its models and means on a device, ready to predict."""
         if self.predictor is None or self.start is None or self.means is None:
             return self
         predictor = self.predictor.placed(device).eval()
@@ -149,7 +149,7 @@ class Pending(BaseModel, frozen=True, arbitrary_types_allowed=True):
 
 
 class SavedLearner(BaseModel):
-    """What the file of a learner says beside its tensors, in one table with what is plain of its knowledge."""
+    """The description in a learner's file, beside its tensors; fields are named as in `Knowledge`."""
 
     poise: str
     settings: Settings
@@ -191,7 +191,7 @@ class LearnerState:
     # Other states made of this one ------------------------------------------------------------------------------
 
     def predict_only(self) -> LearnerState:
-        """What a prediction needs: without memory and history, and without the policy that made it."""
+        """The state without memory, history and policy: enough to predict."""
         predictor = self.knowledge.predictor.copy() if self.knowledge.predictor is not None else None
         if predictor is not None:
             predictor.head.drop_unused()
@@ -200,7 +200,7 @@ class LearnerState:
         return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
     def renamed(self, names: Sequence[Label]) -> LearnerState:
-        """The same learner with other labels for its classes: `names[label]` instead of each label, a number."""
+        """A copy with other labels for its classes: `names[label]` instead of each label, a number."""
         classes = tuple(names[int(label)] for label in self.knowledge.classes)
         return replace(self, knowledge=replace(self.knowledge, classes=classes, images_digests=()))
 

@@ -63,11 +63,11 @@ class AANets(Method):
             nn.init.ones_(model.head.scale)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
-        """Those of `base`."""
+        """The terms of PODNet, whose losses AANets trains with."""
         return self.base.terms(student, teacher, labels, growth)
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        """Those of `base`; if α is learned, a pass over a balanced set follows each epoch of the first stage."""
+        """PODNet's stages; if α is learned, a pass over a balanced set follows each epoch of the first one."""
         first, *others = self.base.stages(growth)
         if self.learned and growth.old:
             first = replace(first, after=FUSION)

@@ -57,7 +57,7 @@ class Growth:
 
 
 class GrowthInputs(NamedTuple):
-    """What a method may use to grow the model: counts, a source of initial values, and features.
+    """The inputs of `Method.grow`: counts, a source of initial values, and features.
 
     `features()` gives the features of the new classes' training images under the model of the last
     phase, and their classes as 0, 1, … in the order of the new rows. They are computed when asked for.
@@ -69,7 +69,7 @@ class GrowthInputs(NamedTuple):
 
 
 class TrainedPhase(NamedTuple):
-    """What a method may use when a training is over: counts, the action, a source of draws, and features.
+    """The inputs of `Method.fit_head` when a training is over: counts, the action, a source of draws, and features.
 
     `features()` gives the features of the new images under the trained model, in eval mode, and the rows of their
     classes; kept images are not among them. They are computed when asked for.
@@ -94,13 +94,13 @@ Select = Callable[[Tensor, Callable[[], Tensor], np.random.Generator], Tensor]
 
 
 def herd_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.random.Generator) -> Tensor:
-    """As many images of each class as the smallest one has, chosen by herding."""
+    """Select equally many images of each class, as many as the smallest one has, by herding."""
     ranks = herd(features(), labels, int(torch.unique(labels, return_counts=True)[1].min()))
     return torch.cat([ranks[label] for label in sorted(ranks)])
 
 
 def draw_evenly(labels: Tensor, features: Callable[[], Tensor], generator: np.random.Generator) -> Tensor:
-    """As many images of each class as the smallest one has, those that come first in a random order."""
+    """Select equally many images of each class, as many as the smallest one has, at random."""
     labels = labels.cpu()
     order = torch.from_numpy(generator.permutation(len(labels)))
     classes, counts = torch.unique(labels, return_counts=True)
@@ -121,8 +121,8 @@ class Stage:
         clamp: the largest size of any single value of a gradient, if there is one.
         weight_decay: in the place of the schedule's, if there is one.
         temperature: by which logits are divided where they are compared with labels (`Output.adjusted`).
-        prepare: changes the student in place, with draws of its own, before the stage begins or
-        prepare_at: after this share of it.
+        prepare: changes the student in place, with draws of its own.
+        prepare_at: the share of the stage after which it is prepared; 0: before it.
         select: which images it trains on, if not on all: see `herd_evenly` and `draw_evenly`.
         trains: `all` (apart from what the action and the network keep frozen); the `backbone` with the extras, but no
             head; or the `head`, its `rows` (old ones too, but no scale) or the `fusion` of two branches alone.

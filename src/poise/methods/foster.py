@@ -100,7 +100,7 @@ class FOSTER(Method):
         return losses.class_weights(counts, min(max(beta, 0.0), 1.0))
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:
-        """Those of boosting or, where the teacher knows the new classes, of compression."""
+        """The terms of boosting or, where the teacher knows the new classes, of compression."""
         weights, old = student.class_values, growth.old
         if teacher is not None and growth.new and teacher.logits.shape[1] == sum(growth):
             weights = student.logits.new_ones(sum(growth)) if weights is None else weights

@@ -32,7 +32,7 @@ class FrozenMethod(Method):
     uses_maps = False
 
     def freezes(self, phase: int, *, given: bool) -> bool:
-        """From the second phase on, and a network that was handed over always."""
+        """Freeze from the second phase on, and a network that was handed over from the first."""
         return phase > 0 or given
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:

@@ -88,7 +88,7 @@ class PODNet(Method):
             model.head.imprint(torch.stack(centres).to(model.head.new))
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        """One stage with a cosine schedule; the action's `balance` adds the second one."""
+        """A main stage with a cosine schedule; the action's `balance` adds the second stage."""
         return (Stage(milestones=(), cosine=True, clamp=CLAMP),)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ class Replay(Method):
         return {"ce": losses.cross_entropy(student.adjusted, labels)}
 
     def stages(self, growth: Growth) -> tuple[Stage, ...]:
-        """One, without a teacher."""
+        """A single stage without a teacher."""
         return (Stage(teacher=None),)
 
 

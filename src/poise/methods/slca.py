@@ -44,7 +44,7 @@ class GaussianHead(LinearHead):
             self.register_buffer(name, torch.empty(shape, dtype=FULL))
 
     def _shapes(self, classes: int, rank: int) -> dict[str, tuple[int, ...]]:
-        """What is remembered of so many classes."""
+        """The shapes of the buffers for this number of classes."""
         rows = (classes, self.width)
         return {"means": rows, "factors": (classes, rank, self.width), "rest": rows, "counts": (classes,)}
 
@@ -94,7 +94,7 @@ class GaussianHead(LinearHead):
 
     @torch.no_grad()
     def draw(self, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """So many features of every class, drawn on the host from its Gaussian, and their labels."""
+        """Draw features of every class from its Gaussian, on the host; returns them with their labels."""
         classes, rank, width = self.factors.shape
         along = torch.randn(classes, count, rank, generator=generator, dtype=FULL).to(self.means.device)
         noise = torch.randn(classes, count, width, generator=generator, dtype=FULL).to(self.means.device)

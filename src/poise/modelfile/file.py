@@ -33,7 +33,7 @@ from poise.errors import (
 from poise.learner import Images, Known, Learner, LearnerState, Settings, save_state, warn_of_short_phase
 from poise.modelfile.info import LearnerSummary
 from poise.progress import watch_phase
-from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
+from poise.runs.stopping import CheckpointClock, Stop, explaining_memory, stopping, torch_threads
 from poise.training.events import Event, PhaseDone, Progress
 
 log = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Lesson:
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """What a new learner is made with."""
+        """The parameters that a new learner is made with."""
         classifier = self.settings.get("classifier")
         rest = {name: value for name, value in self.settings.items() if name != "classifier"}
         return rest if classifier is None else {**rest, "action": {"classifier": classifier}}
@@ -81,7 +81,7 @@ class Lesson:
         return chosen and all(has[name] == wanted[name] for name in self.parameters if name != "action")
 
     def describe(self) -> dict[str, Any]:
-        """What must be the same when the phase is continued."""
+        """The identity of the lesson: what must be equal when an interrupted phase is continued."""
         return {"settings": dict(self.settings), "update": self.update}
 
 
@@ -94,7 +94,7 @@ class LessonImages(NamedTuple):
 
 
 class PendingPhase(BaseModel):
-    """What the file of a phase in its middle says beside the state of its learner.
+    """The description in the file of an unfinished phase, beside the state of its learner.
 
     `model` is the digest of the learner's file that the phase was begun from; None where it began a new one.
     """
@@ -146,7 +146,7 @@ class ModelFile:
         return store.locked(self._file.with_name(f".{self._file.name}.lock"), busy, passing=True)
 
     def summarise(self) -> LearnerSummary:
-        """What the file holds, in short; weights and images are not read."""
+        """A summary of the file; weights and images are not read."""
         self._refuse_unborn()
         return LearnerSummary.read(self._file, interrupted=self.pending.exists())
 
@@ -175,7 +175,7 @@ class ModelFile:
                 return learner
             if saved is not None:
                 self._refuse_another(saved[1], lesson, began)
-            with as_many_threads(saved[1].threads if saved is not None else torch.get_num_threads()):
+            with torch_threads(saved[1].threads if saved is not None else torch.get_num_threads()):
                 learner = self._open(lesson, saved)
                 events = self._begin(learner, lesson, images, saved, say)
                 stop = Stop()
@@ -298,7 +298,7 @@ class ModelFile:
             warn_of_short_phase(learner.settings, learner.phase_under_way, event)
             yield event
             if isinstance(event, Progress) and event.what == "augmentation" and stop.is_set():
-                raise stop.interruption("interrupted before anything was learned; the same command begins again")
+                raise stop.as_exit("interrupted before anything was learned; the same command begins again")
             if isinstance(event, PhaseDone | Progress) or not (clock.is_due(event) or stop.is_set()):
                 continue  # states are saved after a trial, an epoch or a stage, never inside of one
             tensors, meta = learner.state().without_past().tensors(images=False)
@@ -312,7 +312,7 @@ class ModelFile:
             store.write_tensors(self.pending, tensors, noted.model_dump(), kind=KIND)
             clock.restart()
             if stop.is_set():
-                raise stop.interruption("interrupted; the same command continues, with --restart it begins again")
+                raise stop.as_exit("interrupted; the same command continues, with --restart it begins again")
 
     # The end of a phase -----------------------------------------------------------------------------------------
 
@@ -333,7 +333,7 @@ class ModelFile:
         )
 
     def _digest(self) -> str | None:
-        """Of the file as it is; a phase continues what it was begun with and nothing else."""
+        """The digest of the file as it is; a phase continues from the file that it was begun with and from no other."""
         if not self._file.exists():
             return None
         with self._file.open("rb") as file:
@@ -353,7 +353,7 @@ def list_images(folder: Path) -> LessonImages:
 
 
 def read_images(read: Callable[[Images, Sequence[str] | None], T], lesson: Lesson, given: LessonImages, say: Say) -> T:
-    """What `read` makes of images and their labels; bad files among them are left out, or all of them are named."""
+    """Read images with their labels by `read`; bad files among them are left out, or all of them are named."""
     try:
         return read(given.images, given.labels)
     except BadImages as error:

@@ -28,7 +28,7 @@ MOST_NAMED: Final = 20
 
 @dataclass(frozen=True)
 class LearnerSummary:
-    """What is told of a learner's file.
+    """A summary of a learner's file, as `poise info` prints it.
 
     Attributes:
         path: of the file.
@@ -47,7 +47,7 @@ class LearnerSummary:
 
     @classmethod
     def read(cls, path: Path, *, interrupted: bool = False) -> Self:
-        """That of a file; `interrupted` says that a phase of it lies beside it."""
+        """Read the summary of a file; `interrupted` says that an unfinished phase lies beside it."""
         meta, shapes, tensors = store.read_summary(path, LABELS, kind="learner")
         with reading(path):
             saved = SavedLearner.of(meta)
@@ -85,7 +85,7 @@ class LearnerSummary:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """What is told to people: what, and how it is."""
+        """The summary as rows of a name and a value."""
         found = self.as_json()
         images = network = "nothing was learned yet"
         if found["image_size"]:

@@ -38,7 +38,7 @@ Ranked = tuple[tuple[Label, float], ...]  # classes with their probabilities, th
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a learner says about one image.
+    """The prediction for one image.
 
     Attributes:
         path: of the file.

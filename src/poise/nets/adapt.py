@@ -42,7 +42,7 @@ LITE: Final = "efficientnet-lite0"
 
 @dataclass(frozen=True)
 class NetInfo:
-    """What a backbone says of itself, in its attribute `info`. None means that it is not known.
+    """The facts that a backbone states about itself, in its attribute `info`; None where one is not known.
 
     Attributes:
         mean: what is subtracted from each channel of an image in 0..1.
@@ -102,7 +102,7 @@ class NetInfo:
 
 
 def net_info(backbone: nn.Module | None) -> NetInfo | None:
-    """What a backbone, or a network inside it, says of itself; None if it says nothing."""
+    """The `NetInfo` of a backbone, or of a network inside it; None if it has none."""
     for module in backbone.modules() if backbone is not None else ():
         if isinstance(info := getattr(module, "info", None), NetInfo):
             return info
@@ -287,7 +287,7 @@ def _constants(mean: Any, std: Any, size: Any) -> dict[str, Any]:  # noqa: ANN40
 
 
 def _make_timm(package: ModuleType, name: str, pretrained: bool) -> Adapted:
-    """With the constants of its configuration."""
+    """Load a network of timm, with the constants of its configuration."""
     net = package.create_model(name, pretrained=pretrained, num_classes=0)
     config: dict[str, Any] = net.pretrained_cfg
     known = _constants(config.get("mean"), config.get("std"), config.get("input_size"))
@@ -319,7 +319,7 @@ def _without_classifier(net: nn.Module) -> nn.Module:
 
 
 def _make_transformers(package: ModuleType, name: str, pretrained: bool) -> Adapted:
-    """With the size of its configuration and the constants of its processor."""
+    """Load a network of transformers, with the size of its configuration and the constants of its processor."""
     net = package.AutoModel.from_pretrained(name)
     vision: Any = getattr(net.config, "vision_config", None) or net.config
     channels, size = getattr(vision, "num_channels", None), getattr(vision, "image_size", None)
@@ -469,7 +469,7 @@ def build_named(name: str, seed: int, *, pretrained: bool = True) -> Adapted:
 
 
 def named_info(name: str | None, seed: int) -> NetInfo | None:
-    """What is known of the network of that word; None if it is one of poise's own."""
+    """The `NetInfo` of the network of that word; None if it is one of poise's own."""
     return build_named(name, seed).info if name and is_named(name) else None
 
 

@@ -22,14 +22,14 @@ NOTHING: Mapping[str, Tensor] = MappingProxyType({})
 
 
 class Features(NamedTuple):
-    """What a backbone returns: the pooled vector [B, d] and the map at the end of each level."""
+    """The output of a backbone: the pooled vector [B, d] and the map at the end of each level."""
 
     vector: Tensor
     maps: tuple[Tensor, ...] = ()
 
 
 class Output(NamedTuple):
-    """What a model returns for a batch.
+    """The output of a model for a batch.
 
     `scores` are the head's values before its learned `scale` (cosines for a cosine head), `logits` those
     after it; a linear head has no scale, and one and the same for both. `extras` are the outputs of the model's

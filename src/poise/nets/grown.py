@@ -107,7 +107,7 @@ class Frozen(Backbone):
         self.register_load_state_dict_post_hook(_cast_again)  # type: ignore[no-untyped-call]
 
     def train(self, mode: bool = True) -> Self:
-        """It stays in eval mode."""
+        """Stay in eval mode, whatever is asked."""
         return super().train(False)
 
     @torch.no_grad()
@@ -153,7 +153,7 @@ class Concatenated(Backbone):
 
     @classmethod
     def expanding(cls, net: Backbone) -> Concatenated:
-        """What comes after this one: all of it frozen, and a copy of its newest part to train."""
+        """The backbone of the next phase: all of this one frozen, and a copy of its newest part to train."""
         before, last = (net.frozen, net.newest) if isinstance(net, Concatenated) else ((), net)
         return cls([*before, Frozen(last)], copy_network(last))
 
@@ -183,7 +183,7 @@ class Specialised(Backbone):
 
     @classmethod
     def expanding(cls, net: ResNet | Specialised) -> Specialised:
-        """What comes after this one: its last levels frozen, and a copy of the newest of them to train."""
+        """The backbone of the next phase: the last levels of this one frozen, and a copy of the newest to train."""
         if isinstance(net, ResNet):
             copied = copy_network(net)
             *levels, last = copied.levels

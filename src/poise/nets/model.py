@@ -152,7 +152,7 @@ class Model(nn.Module):
 
     @property
     def frozen(self) -> tuple[list[str], list[str]]:
-        """What the backbone keeps frozen: the names of parameters, and of modules that stay in eval mode too."""
+        """The parts that the backbone keeps frozen: names of parameters, and of modules that stay in eval mode too."""
         return sorted(self._frozen), list(self._still)
 
     def freeze(self, parameters: Collection[str], modules: Collection[str]) -> None:

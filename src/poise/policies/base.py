@@ -23,7 +23,7 @@ MOST_TRIALS: Final = 10_000
 
 @dataclass(frozen=True)
 class Setup:
-    """What every policy is made with.
+    """The arguments that every policy is made with.
 
     Attributes:
         space: the arms, with the default among them.
@@ -189,7 +189,7 @@ class Policy(ABC):
         return sum(longest.values())
 
     def decide_checked(self) -> int:
-        """What `decide` returns, as a plain number; refused if the space has no such arm."""
+        """The result of `decide` as a plain number; refused if the space has no such arm."""
         arm = operator.index(self.decide())
         if not 0 <= arm < len(self.setup.space):
             raise UserError(f"policy {self.name}: decide returned {arm}; name an arm below {len(self.setup.space)}")
@@ -242,7 +242,7 @@ def replay(policy: Policy, history: Iterable[Tried | Decided]) -> Policy:
 
 @dataclass(frozen=True)
 class Planned:
-    """What choosing the action of a phase is expected to cost.
+    """The expected cost of choosing the action of a phase.
 
     Attributes:
         trials: about how many there will be (of a tuner that is no policy: rounds or episodes).
@@ -258,7 +258,7 @@ class Planned:
 
 
 def plan_trials(policy: Policy, phase: int) -> Planned:
-    """What a new policy asks for in this phase, the first tuned one being phase 1: played, without any training.
+    """The trials that a new policy asks for in this phase, the first tuned one being 1: played, not trained.
 
     Every trial of the default action fails, and all others are equally good: a policy that draws its arms may ask for
     a few trials more or less.

@@ -12,7 +12,7 @@ from poise.policies.base import Array, Outcome, Setup
 
 
 class Belief(ABC):
-    """What the rewards have taught about the arms."""
+    """An estimate of the arms, learned from rewards."""
 
     def __init__(self, setup: Setup) -> None:
         self.setup = setup

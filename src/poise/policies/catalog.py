@@ -65,7 +65,7 @@ class Composed(Policy):
 
 @dataclass(frozen=True)
 class Preset:
-    """What makes a policy, and the defaults that it brings along, which the user may override.
+    """The parts that make a policy, and its defaults, which the user may override.
 
     Attributes:
         make: takes a `Setup`, and options by keyword with defaults.

@@ -69,7 +69,7 @@ class Every(Wrapper):
             super().start()
 
     def propose(self) -> Sequence[Wish]:
-        """Nothing in phases that are not tuned."""
+        """Ask for nothing in phases that are not tuned."""
         return super().propose() if self.inner.phase == self.phase else ()
 
 
@@ -123,7 +123,7 @@ class Safe(Wrapper):
         return sums, counts
 
     def evidence(self, arm: int) -> tuple[float, float, float]:
-        """Of an arm: its mean paired gain in accuracy, the standard error, and the chance of as much by luck.
+        """An arm's mean paired gain in accuracy, the standard error, and the chance that luck gives as much.
 
         That is how often the best of all arms compared would look at least as good if none were better; 1 where the
         gain is too small to ask.

@@ -235,7 +235,7 @@ def try_attempt(key: str, packed: list[Pending], attempt: Attempt, circumstances
 
 
 def _circumstances() -> dict[str, Any]:
-    """What a worker must have in common with this process."""
+    """The versions and switches that a worker must share with this process."""
     found = versions()
     return {
         "threads": torch.get_num_threads(),
@@ -322,7 +322,7 @@ def _explain(error: Exception) -> Exception:
 
 
 def _pack(trials: Trials) -> bytes:
-    """What these trials start from, pickled so that it fits a machine whose GPU has another number."""
+    """Pickle the inputs of these trials so that they fit a machine whose GPU has another number."""
     pickler: Any = importlib.import_module("ray.cloudpickle").Pickler
 
     class Packing(pickler):  # type: ignore[misc]

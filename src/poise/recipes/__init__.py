@@ -38,7 +38,7 @@ def recipe_text(name: str) -> str:
 
 
 def _explain_unknown(name: str) -> str:
-    """What to do about a word that is no recipe: it may be a part of a name, or a path."""
+    """Advice for a word that is no recipe: it may be a part of a name, or a path."""
     parts = [each for each in RECIPES if name.lower() in each.split("/")]
     if explained := _explain_path(name, is_word=bool(parts)):
         return explained
@@ -49,7 +49,7 @@ def _explain_unknown(name: str) -> str:
 
 
 def _explain_path(name: str, *, is_word: bool) -> str | None:
-    """What to do about a path that is no recipe file; None where there is nothing, or a folder beside a known word."""
+    """Advice for a path that is no recipe file; None where there is none, or for a folder beside a known word."""
     found = {path: _kind(Path(path)) for path in (name, f"{name}.toml", f"{name}/recipe.json") if "\0" not in path}
     if found.get(f"{name}.toml") == "a plain file":
         return f"unknown recipe '{name}'; did you mean the file '{name}.toml'?"

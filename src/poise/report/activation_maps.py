@@ -106,7 +106,7 @@ def _scores_and_maps(model: Model, images: Tensor, means: Tensor | None) -> tupl
 
 @dataclass(frozen=True, eq=False)
 class Look:
-    """What a learner predicts for an image, and where it looks."""
+    """A learner's prediction for an image, and the map of where it looks."""
 
     pixels: NDArray[np.uint8]  # the image as the network saw it [H, W, C]
     heat: NDArray[np.float32]  # the map for the predicted class [h, w], scaled to a maximum of 1, or all 0
@@ -116,7 +116,7 @@ class Look:
 
 
 def look(learner: Learner, images: Images) -> list[Look]:
-    """What the learner predicts for each image, and where it looks for that."""
+    """Predict each image and compute the map of where the learner looks."""
     if learner.shape_ is None:
         raise not_learned()
     decoder = Decoder(learner.shape_[1:], learner.shape_[0], learner.knowledge.short_side)

@@ -43,7 +43,7 @@ JUDGED: Final = "policy=fixed action.classifier=auto"
 
 @dataclass(frozen=True)
 class Contents:
-    """What a page shows; figures are given with the SVG of each of their panels."""
+    """The contents of a page; figures are given with the SVG of each of their panels."""
 
     study: Study
     tables: Sequence[Table] = ()  # the first one lists all runs
@@ -120,7 +120,7 @@ def _facts(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
 
 
 def _meanings(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
-    """What the words of the first screen mean: each kind of stream, policies, and the figure that is compared."""
+    """Explanations of the first screen's words: each kind of stream, policies, and the figure that is compared."""
     kinds: dict[str, StreamKind] = {}
     for stream in sorted({StreamKind.of(run) for run in runs}):
         kinds.setdefault(stream.setting, stream)
@@ -134,7 +134,7 @@ def _meanings(runs: Sequence[RunRecord]) -> Iterator[tuple[str, str]]:
 
 
 def _answers(study: Study) -> Iterator[dict[str, Any]]:
-    """What can be compared: a heading, a sentence or two, and perhaps a figure each."""
+    """The comparisons that these runs allow: a heading, a sentence or two, and perhaps a figure each."""
     if (figure := gains_figure(study)) is not None:
         compared = [each for each in study.comparisons.values() if not each.row.first.informed]
         yield {
@@ -176,7 +176,7 @@ def _does_it_help(study: Study, found: Sequence[Comparison]) -> str:
 
 
 def _classifier_words(best: Comparison, found: Sequence[Comparison]) -> str:
-    """What of a difference is not the merit of tuning."""
+    """The part of a difference that is due to the classifier and not to tuning, in words."""
     alone = next((each for each in found if each.row.first.judged and each.stream == best.stream), None)
     if best.row.first.judged:
         return "Nothing but the classifier was chosen there."

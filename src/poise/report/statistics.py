@@ -40,7 +40,7 @@ class Spread:
         return self.mean - half, self.mean + half
 
     def verdict(self) -> str:
-        """What a paired difference says: `gain` or `loss` when it is certain, `few` seeds, or `open`.
+        """The verdict on a paired difference: `gain` or `loss` when it is certain, `few` seeds, or `open`.
 
         >>> spread([1.0, 1.1, 0.9]).verdict(), spread([1.0, -1.1, 0.9]).verdict(), spread([1.0, 1.1]).verdict()
         ('gain', 'open', 'few')

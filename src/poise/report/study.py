@@ -83,7 +83,7 @@ class StreamKind:
 
     @property
     def meaning(self) -> str:
-        """What its name says, for a reader who meets it for the first time.
+        """An explanation of the stream for a reader who meets its name for the first time.
 
         >>> StreamKind(5, "tfs").meaning
         'training from scratch, the classes arrive in 5 equal phases'
@@ -115,7 +115,7 @@ class Row:
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What identifies it, as columns of a file."""
+        """The columns that identify the row in a file."""
         run = self.first
         return {
             **{"data": run.data, "exam": run.exam, "method": run.method},
@@ -234,7 +234,7 @@ class Study:
 
     @cached_property
     def reference(self) -> str:
-        """What rows are compared with, in words."""
+        """The row that others are compared with, in words."""
         return "the same method's own hyperparameters" if self.against is None else f"the row '{self.against}'"
 
     @cached_property
@@ -334,7 +334,7 @@ class Study:
         return found
 
     def remarks(self, words: Iterable[str] | None = None) -> list[str]:
-        """What the labels of the runs mean, or those of them that are among `words`, and what is not counted."""
+        """Explanations of the labels of the runs, or of those among `words`, and of what is not counted."""
         found = remarks(self.runs, words)
         repeated = [run for row in self.rows for run in row.repeated]
         if repeated and (words is None or REPEATED in words):
@@ -348,7 +348,7 @@ class Study:
 
 
 def remarks(runs: Sequence[RunRecord], words: Iterable[str] | None = None) -> list[str]:
-    """What the labels of these runs mean, or those of them that are among `words`: a line each."""
+    """Explanations of the labels of these runs, or of those among `words`: a line each."""
     wanted = None if words is None else set(words)
     marks = {mark for run in runs for mark in run.labels if wanted is None or mark in wanted}
     lines = {word: line for word, line in LABELS.values() if word in marks}
@@ -377,7 +377,7 @@ def _configuration(run: RunRecord, without: Sequence[str]) -> str:
 
 
 def _baseline_key(run: RunRecord) -> str:
-    """What a row has in common with its baseline, whose hyperparameters and classifier are the method's own."""
+    """The key that a row shares with its baseline, whose hyperparameters and classifier are the method's own."""
     policy = (*STREAM_KEYS, *POLICY_KEYS, "policy_source", "labels")
     kept = {key: value for key, value in run.flat_recipe.items() if key.partition(".")[0] not in policy}
     if kept.get("action.classifier") == AUTO:
@@ -386,7 +386,7 @@ def _baseline_key(run: RunRecord) -> str:
 
 
 def _moved(run: RunRecord, base: RunRecord) -> float | None:
-    """What the baseline would have gained with the classifiers that a run used, phase by phase.
+    """The baseline's accuracy with the classifiers that a run used, phase by phase.
 
     Both classifiers are examined after every phase, so no further run is needed: the baseline's networks stay as they
     are and only the classifier that counts changes. The rest of a gain comes from how the networks were trained.
@@ -398,7 +398,7 @@ def _moved(run: RunRecord, base: RunRecord) -> float | None:
 
 
 def _pretrained(row: Row) -> object:
-    """What the network of a row was pretrained on; None if it started from nothing."""
+    """The data that the network of a row was pretrained on; None if it started from nothing."""
     return (row.first.result or {}).get("pretrained_on")
 
 

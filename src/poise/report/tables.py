@@ -352,7 +352,7 @@ def _by_machine(study: Study) -> Iterator[tuple[Row, StreamKind, str, list[RunRe
 def _time_ratio(
     runs: Sequence[RunRecord], base: Row | None, stream: StreamKind, machine: str
 ) -> tuple[float | None, bool]:
-    """Of the totals, or of the times after phase 0 where that is in some of the totals only; and which of both.
+    """The ratio of total times, or of the times after phase 0 where only some totals have it; and which of both.
 
     None without a baseline there, where those times are not known, and where not all was computed on one machine.
     """

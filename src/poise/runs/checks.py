@@ -80,7 +80,7 @@ class Audit(Run):
 
 
 def runner_in(folder: RunFolder) -> type[Run]:
-    """What resumes the run in this folder."""
+    """A function that resumes the run in this folder."""
     return Audit if folder.description().runner == Audit.runner else Run
 
 
@@ -175,7 +175,7 @@ def _without_judging(plan: Plan, action: Action) -> Action:
 
 
 def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
-    """The same run with a constant action."""
+    """The run of this recipe with a constant action."""
     changes = {"policy": UNTUNED, "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
     return replace(plan, recipe=plan.recipe.replace(**changes))
 
@@ -204,7 +204,7 @@ def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candi
 
 
 def _seconds(first: RunFolder, folders: Sequence[RunFolder]) -> dict[str, float]:
-    """What all of it took, phase 0 included where it was trained here."""
+    """The seconds of a whole run, phase 0 included where it was trained here."""
     found = first.newest_checkpoint() if first.exists else None
     spent = [found.meta.seconds] if found is not None else []
     spent += [load_result(folder.path)["seconds"] for folder in folders if folder.finished]

@@ -190,7 +190,7 @@ def figures(exams: list[Exam], stream: Stream) -> dict[str, float]:
 
 
 def percent(value: float) -> float:
-    """As results say it."""
+    """A share as the percentage that results have."""
     return round(value, 4)
 
 

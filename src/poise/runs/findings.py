@@ -20,7 +20,7 @@ SECONDS_PHASE_0: Final = "phase_0"
 
 @dataclass
 class Findings:
-    """One exam, action and size of the memory for each phase that has ended, and the seconds spent so far."""
+    """The exam, action and size of the memory of each phase that has ended, and the seconds spent so far."""
 
     exams: list[Exam] = field(default_factory=list)
     actions: list[dict[str, Any]] = field(default_factory=list)

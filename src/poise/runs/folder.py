@@ -32,7 +32,7 @@ KEPT_CHECKPOINTS: Final = 2
 
 
 class RunDescription(BaseModel):
-    """What `recipe.json` says: the resolved recipe, and what its data and its start are recognised by."""
+    """The contents of `recipe.json`: the resolved recipe, and digests of its data and its start."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -45,7 +45,7 @@ class RunDescription(BaseModel):
 
 
 class CheckpointMeta(BaseModel):
-    """What a checkpoint says beside its tensors."""
+    """The description in a checkpoint, beside its tensors."""
 
     learner: dict[str, Any]
     exams: list[dict[str, Any]]
@@ -101,7 +101,7 @@ class RunFolder:
         return self.result.exists()
 
     def description(self) -> RunDescription:
-        """What was started here."""
+        """The run that was started here, from `recipe.json`."""
         todo = "restore it from a copy, or start the run again in another folder"
         with reading(self.recipe, todo):
             return RunDescription(**store.read_json(self.recipe))
@@ -127,7 +127,7 @@ class RunFolder:
         return ", ".join(found.values())
 
     def phase_0_fingerprint(self) -> str | None:
-        """What the state after the first phase is recognised by, wherever it lies; None where it cannot be read."""
+        """The digest of the state after the first phase, wherever it lies; None where it cannot be read."""
         try:
             return store.digest_of_tensors(store.read_tensors(self.phase_0, kind="phase 0")[0])
         except PoiseError:

@@ -41,12 +41,12 @@ OWN: Final = ("method ", "policy ", OWN_NETWORK)
 
 
 def say_changed_code(name: str) -> str:
-    """What a resume says in `machine.json` of code of one's own that was changed since the run began."""
+    """A line for `machine.json`: a resume found code of one's own changed since the run began."""
     return f"the code of {name} was changed"
 
 
 class Hardware(BaseModel):
-    """What a run was computed on."""
+    """The hardware that a run was computed on."""
 
     processor: str
     cores: int | None
@@ -55,7 +55,7 @@ class Hardware(BaseModel):
 
 
 class Machine(BaseModel):
-    """What `machine.json` says."""
+    """The contents of `machine.json`."""
 
     command: list[str]
     folder: str
@@ -78,7 +78,7 @@ class Machine(BaseModel):
 
     @property
     def threads_to_resume_with(self) -> int:
-        """As many threads as the run was started with, where that gives the same bytes.
+        """The number of threads that the run was started with, where that gives the same bytes.
 
         Where nothing could (on another processor, or on a GPU that is not deterministic), at most those of this
         process: more threads than cores are many times slower.
@@ -223,7 +223,7 @@ def _version(name: str) -> str | None:
 
 @cache
 def commit() -> str | None:
-    """Of poise: that of its checkout, with `+changed` where files of it differ; that it was installed from; or None."""
+    """The commit of poise's checkout, with `+changed` where files of it differ; that it was installed from; or None."""
     home = Path(poise.__file__).resolve().parent
     checkout = home.parent.parent
     # Asking git about a folder neither writes there nor runs what is configured there.
@@ -241,7 +241,7 @@ def commit() -> str | None:
 
 @cache
 def source_digest() -> str:
-    """Of poise's own source files, by name and content: the same wherever the same code is installed."""
+    """A digest of poise's own source files, by name and content: the same wherever the same code is installed."""
     home, digest = Path(poise.__file__).resolve().parent, hashlib.blake2b(digest_size=16)
     for file in sorted(home.rglob("*.py")):
         digest.update(f"{file.relative_to(home).as_posix()}\0".encode())

@@ -55,7 +55,7 @@ class Plan:
 
     @cached_property
     def settings(self) -> Settings:
-        """What the learner is made with: the recipe's keys, and the data's own net where it names none."""
+        """The settings that the learner is made with: the recipe's keys, and the data's own net where it names none."""
         settings = self.recipe.settings
         judged = {"automatic": ("augmentation",)} if self.recipe.augmentation == "judged" else {}
         net = settings.net if settings.net is not None else self.source.net
@@ -119,7 +119,7 @@ class Plan:
         return train, self.source.test() if held_out is None else held_out
 
     def as_json(self) -> dict[str, Any]:
-        """What `reopen` needs to make the same plan again."""
+        """The plan as plain values, from which `reopen` makes it again."""
         return {
             "name": self.name,
             "recipe": self.recipe.as_json(),
@@ -147,7 +147,7 @@ class Plan:
         return found
 
     def identity(self) -> dict[str, Any]:
-        """What two runs must have in common to share a phase 0."""
+        """The keys that two runs must agree in to share a phase 0."""
         return {
             "data": digest([self.source.fingerprint, str(self.sizes)]) if self.sizes else self.source.fingerprint,
             "exam": self.recipe.exam,

@@ -71,7 +71,7 @@ class _NoExaminer(Examiner):
     """Has no images: a follower never opens those of the exam."""
 
     def __init__(self) -> None:
-        """Nothing is opened."""
+        """Open nothing."""
 
 
 def _nothing_of_its_own() -> tuple[int, Checkpoint | None]:

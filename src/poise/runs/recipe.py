@@ -12,7 +12,7 @@ from pydantic import model_validator
 
 from poise.data import ImageSet
 from poise.errors import UserError, shown
-from poise.learner import KEYS, Runtime, Settings, suit
+from poise.learner import KEYS, Runtime, Settings, fill_in_defaults
 from poise.recipes import read_recipe
 from poise.settings import KEYS as RECIPE_KEYS
 from poise.settings import MemoryKeys, RecipeKeys, ScheduleKeys, TrialSettings
@@ -37,7 +37,7 @@ class Recipe(RecipeKeys):
 
     @cached_property
     def settings(self) -> Settings:
-        """What the learner is made with: these keys, resolved once."""
+        """The learner's settings that these keys stand for, resolved once."""
         # `image_size` is for the data, which scale their images to it.
         said = {name: getattr(self, name) for name in KEYS if name != "image_size"}
         return Settings.resolve(**{**said, "trials": self.trials.said()})
@@ -53,7 +53,7 @@ class Recipe(RecipeKeys):
         keys = {name: value for name, value in said.items() if name in KEYS and name != "image_size"}
         keys |= {"trials": self.trials.said()} if "trials" in keys else {}
         settings = Settings.resolve(automatic=True, **keys)
-        found = suit(settings, images, Runtime.of(settings, self.device))
+        found = fill_in_defaults(settings, images, Runtime.of(settings, self.device))
         written = {name: getattr(found, name) for name in ("net", "action", "first_lr", "policy_options", "space")}
         written |= {name: getattr(found, name) for name in ScheduleKeys.model_fields}
         return self.replace(

@@ -143,13 +143,13 @@ class UnreadPath:
 
     @property
     def error(self) -> PoiseError:
-        """The same as an error, for a command that needs this path."""
+        """An error for a command that needs this path."""
         return (Damaged if self.damaged else UserError)(f"{self.path} {self.reason}")
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run."""
+    """The record of one run."""
 
     path: Path  # its folder, or the file of its result
     name: str  # a short name, unique in the report
@@ -263,7 +263,7 @@ class RunRecord:
 
     @property
     def seconds_after_phase_0(self) -> float | None:
-        """Of the total, what was spent after phase 0; None where that is not known."""
+        """The seconds spent after phase 0; None where they are not known."""
         before = self.seconds.get(SECONDS_PHASE_0)
         return self.seconds["total"] - before if before is not None else None
 
@@ -435,7 +435,7 @@ def _refuse_contradiction(path: Path, recipe: Mapping[str, Any], result: Mapping
 
 @dataclass
 class JournalEvents:
-    """What a journal says, collected event by event."""
+    """The contents of a journal, collected event by event."""
 
     phases: list[PhaseRecord] = field(default_factory=list)
     trials: list[TrialRecord] = field(default_factory=list)
@@ -447,7 +447,7 @@ class JournalEvents:
 
     @classmethod
     def read(cls, path: Path) -> JournalEvents:
-        """Those of the journal of a run, finished or not."""
+        """Read the journal of a run, finished or not."""
         found = cls()
         for event in read_journal(path):
             kind = one_line(str(event["event"]))

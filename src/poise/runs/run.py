@@ -24,7 +24,7 @@ from poise.runs.observers import Observer
 from poise.runs.plan import Plan, images_by_origin, read_start, refuse_other_exam
 from poise.runs.recipe import Recipe
 from poise.runs.record import load_result
-from poise.runs.stopping import CheckpointClock, Stop, as_many_threads, explaining_memory, stopping
+from poise.runs.stopping import CheckpointClock, Stop, explaining_memory, stopping, torch_threads
 from poise.training.events import Progress, TrialDone, TuningDone
 from poise.training.lanes import Executor, WaitingExecutor, Work
 from poise.training.ranks import ALONE, World
@@ -113,7 +113,7 @@ class Run:
         """`resume` as a generator."""
         if self.world.leads and not self.folder.exists:
             raise UserError(f"{self.folder.path} is not a run folder; begin with start(), or 'poise run'")
-        with self._open_folder(), as_many_threads(self._threads()):
+        with self._open_folder(), torch_threads(self._threads()):
             yield from self._run_phases(*self._restore())
 
     def continuing(self) -> Running:
@@ -162,7 +162,7 @@ class Run:
             yield
 
     def _prepare(self) -> Opened:
-        """What can be wrong with the recipe or the data is found here, before anything is written."""
+        """Check the recipe against the data, and open both, before anything is written."""
         settings, recipe = self.plan.settings, self.plan.recipe
         train, examiner = self._open_images()
         if recipe.start is None:
@@ -206,7 +206,7 @@ class Run:
         self._pinned = {key: store.digest_of(value) for key, value in values.items()}
 
     def _threads(self) -> int:
-        """As many threads as this run computes with, once it is resumed."""
+        """Set the number of threads that this run computes with, once it is resumed."""
         try:
             return Machine.read(self.folder.machine).threads_to_resume_with
         except Damaged as error:
@@ -262,7 +262,7 @@ class Run:
             self._finish(learner)
 
     def _reward(self, learner: Learner, examiner: Examiner) -> Reward | None:
-        """What the policy is told of a trial, where that is not the local reward: an honest run has no other."""
+        """The reward that a study asks for in place of the local one; an honest run has none."""
         return None
 
     def _learn(self, learner: Learner, phase: int, train: ImageSet, examiner: Examiner) -> Generator[int, None, None]:
@@ -335,7 +335,7 @@ class Run:
     def _leave(self) -> NoReturn:
         alone = f"continue with '{command_for(self.plan.settings)} resume {self.folder.path}'"
         how = "the same command goes on" if self.world.joined else alone
-        raise self.stop.interruption(f"interrupted; {how}")
+        raise self.stop.as_exit(f"interrupted; {how}")
 
     def _finish(self, learner: Learner) -> None:
         named = learner.state().renamed(self.plan.source.class_names)  # what a prediction should say

@@ -35,7 +35,7 @@ class Stop(threading.Event):
             self.set()
         return bool(signum)
 
-    def interruption(self, message: str) -> Interrupted:
+    def as_exit(self, message: str) -> Interrupted:
         """What to leave with: the line for the user, and the exit code of that signal."""
         return Interrupted(message, 128 + self.signal)
 
@@ -82,7 +82,7 @@ def stopping(stop: Stop, *, raises: bool = True) -> Iterator[None]:
 
 
 def ignore_signals() -> None:
-    """From here on nothing asks this process to stop: its work is saved, and it ends by itself in a moment.
+    """Ignore further signals: the work is saved, and the process ends by itself in a moment.
 
     A signal would turn success into failure, and whoever started it would do all of it again.
     """
@@ -92,7 +92,7 @@ def ignore_signals() -> None:
 
 
 def _leave_closed_terminals(before: list[int]) -> None:
-    """What is still to be said goes nowhere where there was a terminal and is none any more: writing there fails."""
+    """Redirect what is still to be said to nowhere if the terminal is gone: writing there would fail."""
     for number in before:
         if not os.isatty(number):
             nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -121,7 +121,7 @@ class CheckpointClock:
         return isinstance(event, StageDone) or time.monotonic() - self._written >= patience
 
     def restart(self) -> None:
-        """One was written."""
+        """Count from now: a checkpoint was written."""
         self._written = time.monotonic()
 
 
@@ -135,7 +135,7 @@ def explaining_memory(again: str) -> Iterator[None]:
 
 
 @contextmanager
-def as_many_threads(threads: int) -> Iterator[None]:
+def torch_threads(threads: int) -> Iterator[None]:
     """As many threads as the job was started with: sums are split among them, so bytes depend on it."""
     before = torch.get_num_threads()
     try:

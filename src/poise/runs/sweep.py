@@ -148,7 +148,7 @@ def sweep_cells(
     with stopping(stop), closing(view):
         found = [result for results in executor.run(bench, cells) for result in results]
     if stop.is_set():
-        raise stop.interruption("interrupted; the same command continues with the unfinished cells")
+        raise stop.as_exit("interrupted; the same command continues with the unfinished cells")
     return {cell.name: error for cell, error in zip(cells, found, strict=True) if error is not None}
 
 
@@ -186,7 +186,7 @@ def find_awaited(cells: Sequence[Cell], out: Path) -> dict[str, Cell]:
 
 
 class SweepOutline(NamedTuple):
-    """What a sweep would do, as text, and why some of its cells would be refused, by name."""
+    """The plan of a sweep as text, and why some of its cells would be refused, by name."""
 
     text: str
     refused: dict[str, PoiseError]
@@ -268,7 +268,7 @@ def read_sweep(path: Path, only: int | None = None, *, outlined: bool = False) -
 
 
 def _explain_unknown(key: str, values: Mapping[str, Any], path: Path) -> str:
-    """What to do about a key at the top of a sweep file that is none of its own."""
+    """Advice for a key at the top of a sweep file that is none of its own."""
     if key not in Recipe.model_fields:
         return f"unknown key '{key}' in {path}; {suggestion(key, SWEEP_KEYS)}"
     if not values.keys() & {*SWEEP_KEYS}:

@@ -25,7 +25,7 @@ LONGEST: Final = 500  # characters of a parameter that every MLflow store takes
 
 
 class Scalar(NamedTuple):
-    """One number of a run, and where it belongs: at an epoch, a trial or a phase."""
+    """A number of a run, and where it belongs: at an epoch, a trial or a phase."""
 
     name: str
     value: float

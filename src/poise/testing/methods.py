@@ -204,7 +204,7 @@ class MethodSuite:
         assert not _same(one, _values(self.learned(2, seed=1)))
 
     def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(self) -> None:
-        """At three drawn events."""
+        """A phase that is stopped at each of three drawn events ends with the same bytes."""
         first = self.learned()
         check_resuming(lambda: copy.deepcopy(first), *self.arriving(1))
 

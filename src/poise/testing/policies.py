@@ -38,7 +38,7 @@ def diverging(phase: int, trial: Trial) -> Outcome:
 
 
 def history_of(policy: Policy, reward: Reward = noisy_rewards) -> History:
-    """What a policy tries and decides in some phases; outcomes come one by one, the last first."""
+    """The trials and decisions of a policy in some phases; outcomes come one by one, the last first."""
     history: History = []
     for phase in range(1, PHASES + 1):
         policy.begin(phase)
@@ -127,7 +127,7 @@ class PolicySuite:
             assert abs(float(chances.sum()) - 1) < 1e-6
 
     def test_a_replayed_policy_goes_on_wherever_the_history_was_cut(self) -> None:
-        """At three drawn places."""
+        """A policy that is replayed from each of three drawn places goes on as before."""
         policy = self.make()
         history = history_of(policy)
         for cut in draws.generator(len(history), "stops of a suite").integers(0, len(history), 3):
@@ -143,7 +143,7 @@ class PolicySuite:
                     assert resumed.decide() == entry.arm
 
     def test_a_changed_record_is_refused(self) -> None:
-        """One that the policy would not have asked for, or decided."""
+        """A record that the policy would not have asked for, or decided, is refused."""
         history = history_of(self.make())
         for number, entry in enumerate(history[:8]):
             changed = list(history)

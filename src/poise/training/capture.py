@@ -118,7 +118,7 @@ class CapturedRunner(Runner):
                 first = done
 
     def _capture(self) -> None:
-        """One graph for every batch size, largest first, sharing one pool: they never run at the same time."""
+        """Capture a graph for every batch size, largest first, sharing one pool: they never run at the same time."""
         tensors = [*self.step.model.changing().values(), *self.step.optimiser.tensors()]
         before = [tensor.clone() for tensor in tensors]
         usual = self.bounds[0][1] - self.bounds[0][0]  # the size of all batches but the last one
@@ -184,7 +184,7 @@ class CapturedRunner(Runner):
 
 @dataclass
 class StepCache:
-    """What captured steps of one shape refer to: networks, images and runners. A lane keeps it for the next training.
+    """Networks, images and runners that captured steps of one shape refer to, kept by a lane for later trainings.
 
     The actions of these trainings may differ in numbers that a step reads and in nothing else (`Action.step_key`).
 

@@ -84,7 +84,7 @@ class PhaseContext:
         return self._expanded[0]
 
     def growth_inputs(self, new: ImageSet, purpose: str, *address: int | str) -> GrowthInputs:
-        """What a method may use to grow a model: counts, a source of initial values, and features of the new images."""
+        """The inputs of `Method.grow`: counts, a source of initial values, and features of the new images."""
         fresh = new.select((new.labels >= self.growth.old).nonzero().flatten())
 
         def features() -> tuple[torch.Tensor, torch.Tensor]:
@@ -148,7 +148,7 @@ class PhaseData:
         kept: the memory.
         new: what arrived and may be trained on.
         reserve: what arrived and may not.
-        unstored: what arrived and is only looked at while the model grows and when exemplars are chosen.
+        unstored: new images over the budget, never trained on: the model grows and exemplars are chosen with them.
         pictures: all of the images, where features or copies on a device stand for them; origins are places in it.
         whole: the model with its backbone, where the one of the context has none.
     """

@@ -169,7 +169,7 @@ Switches = Mapping[str, bool | int | str]
 
 
 def read_switches(backend: Backend) -> dict[str, bool | int | str]:
-    """What changes bytes besides the code, as plain values by name: device, precision, and switches of the process.
+    """The switches that change bytes besides the code, by name: device, precision, and modes of the process.
 
     The switches belong to the calling program: they are recorded, never set.
     """
@@ -187,7 +187,7 @@ def read_switches(backend: Backend) -> dict[str, bool | int | str]:
 
 
 def changed_switches(before: Switches, backend: Backend) -> str | None:
-    """What is switched otherwise than it was, as words for a line; None if nothing is, or nothing was recorded."""
+    """The switches that differ from those recorded, as words for a line; None if none do, or none were recorded."""
     present = read_switches(backend)
     other = [name for name, value in before.items() if name in present and present[name] != value]
     if not other:

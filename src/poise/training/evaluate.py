@@ -99,7 +99,7 @@ class Evaluator:
 
 
 def both_classifiers(found: Extracted, means: Tensor) -> dict[str, Tensor]:
-    """One score per image and class: the head's logits (`fc`), and the cosines to the class means (`ncm`).
+    """The scores of each image for each class: the head's logits (`fc`), and the cosines to the class means (`ncm`).
 
     The nearest mean is the one with the largest cosine, since means have unit length.
     """

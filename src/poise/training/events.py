@@ -28,7 +28,7 @@ class Progress(Event):
     Attributes:
         what: the part: `augmentation`, `trials`, `classifiers`, `training`, or the name of a tuner.
         done: how many images it was trained on so far,
-        of: of how many that are planned.
+        of: how many are planned.
         detail: what is under way, in a few words.
     """
 
@@ -43,7 +43,7 @@ class Progress(Event):
 
 @dataclass(frozen=True)
 class DefaultsChosen(Event):
-    """What was left open was chosen for the first images: said in one line, and every value."""
+    """Defaults were chosen for the first images: a line that says which, and every value."""
 
     kind = "defaults"
 

@@ -101,10 +101,10 @@ class Bench(Protocol[A_contra, R_co]):
         """One attempt, a little at a time; its result at the end. It may be started again."""
 
     def waits(self, attempt: A_contra) -> None:
-        """The attempt found no memory beside others, and starts again when there is more of it."""
+        """Called when an attempt waits for memory, which others hold at present."""
 
     def failed(self, attempt: A_contra, error: Exception) -> R_co:
-        """What comes of an attempt that finds no memory even alone: a result, or the error again."""
+        """The result of an attempt that finds no memory even alone; or raise the error again."""
 
 
 class Executor(Protocol):
@@ -119,7 +119,7 @@ class Executor(Protocol):
 
 @runtime_checkable
 class WaitingExecutor(Executor, Protocol):
-    """One that waits for other machines. Meanwhile it calls `meanwhile` at least once a second, which may raise.
+    """An executor that waits for other machines, and calls `meanwhile` at least once a second, which may raise.
 
     Attempts that are under way are then lost, and all results that were given out before are known.
     """
@@ -134,7 +134,7 @@ class Lanes:
     """Lanes on one device: `count` of them, by default one on a CPU and eight on a GPU.
 
     After an attempt found no memory there are half as many. Inside of work that itself shares the
-    device there are so many fewer by default, so that a sweep of eight runs does not train 64 models at once.
+    device each has fewer by default, so that a sweep of eight runs does not train 64 models at once.
 
     Args:
         backend: the device.

@@ -40,20 +40,20 @@ class Schedule(ScheduleKeys):
             stage = replace(stage, milestones=self.milestones, cosine=False)
         return stage
 
-    def lasting(self, epochs: float | None) -> Schedule:
+    def with_epochs(self, epochs: float | None) -> Schedule:
         """The schedule with another number of epochs, if one is given."""
         return self if epochs is None else self.replace(epochs=max(1, round(epochs)))
 
-    def paced(self, images: int) -> Schedule:
+    def scaled_to(self, images: int) -> Schedule:
         """The schedule of a phase of so many images: with a quarter of them twice the epochs, and so half the steps.
 
-        >>> Schedule(epochs=60, images=200).paced(800).epochs, Schedule(epochs=60).paced(800).epochs
+        >>> Schedule(epochs=60, images=200).scaled_to(800).epochs, Schedule(epochs=60).scaled_to(800).epochs
         (30, 60)
         """
         if self.images is None:
             return self
         paced = min(2.0, math.sqrt(self.images / max(images, 1))) * self.epochs
-        return self.lasting(max(paced, min(self.epochs, 30)))
+        return self.with_epochs(max(paced, min(self.epochs, 30)))
 
     def rate(self, stage: Stage, epoch: int, epochs: int, lr: float) -> float:
         """The learning rate in `epoch` (from 0) of `epochs` of a stage, which starts at `lr` or at its own.
@@ -86,7 +86,7 @@ class Optimiser:
     Args:
         parameters: those of a model; only those that need a gradient are trained.
         schedule: the algorithm, its momentum and its weight decay,
-        weight_decay: in the place of which this one counts, if it is given.
+        weight_decay: replaces the schedule's, if it is given.
         lr: the learning rate. On a GPU it is a tensor there, for captured steps.
         device: where the parameters are.
         parts: by name, parameters that may learn at a rate of their own.
@@ -161,11 +161,11 @@ class Optimiser:
                 sgd(trained, gradients, kept.get("momentum_buffer", []), fused=self._on_gpu, **common)
 
     def tensors(self) -> list[Tensor]:
-        """All that it keeps besides the parameters."""
+        """All tensors that the optimiser keeps besides the parameters."""
         return [value for kept in self.state.values() for value in kept.values()]
 
     def named(self, model: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-        """What it keeps for each parameter: the kind under which it is saved, the parameter's name, the value."""
+        """The optimiser's state by parameter: the kind under which it is saved, the parameter's name, the value."""
         for name, parameter in model.named_parameters():
             for key, value in self.state.get(parameter, {}).items():
                 yield _KEPT[key], name, value

@@ -84,7 +84,7 @@ class World:
 
     @contextmanager
     def ending_together(self) -> Iterator[None]:
-        """Where a rank is refused alone, let the others end with its line: all that they notice is that it is gone."""
+        """End all ranks with one rank's line where it is refused alone: the others notice only that it is gone."""
         try:
             yield
         except UserError as error:
@@ -114,10 +114,10 @@ class World:
         """Which of `count` things, one after the other, are a rank's: from where up to where."""
         return rank * count // self.size, (rank + 1) * count // self.size
 
-    # What is exchanged; `equalise_` and `complete_` only where ranks have joined ----------------------------------
+    # What is exchanged; `copy_from_rank_0_` and `complete_` only where ranks have joined ------------------------------
 
     @torch.no_grad()
-    def equalise_(self, models: Iterable[Model]) -> None:
+    def copy_from_rank_0_(self, models: Iterable[Model]) -> None:
         """Take over the values of rank 0's models that a training may change, in place."""
         for model in models:
             for value in filter(Tensor.numel, model.changing().values()):
@@ -135,7 +135,7 @@ class World:
                     dist.broadcast(rows[first * size : last * size], rank)
 
     def broadcast(self, make: Callable[[], T]) -> T:
-        """What rank 0 makes; the other ranks make nothing and are handed it."""
+        """Make a value on rank 0 and hand it to the other ranks, which make nothing."""
         if not self.joined:
             return make()
         found: list[Any] = [make() if self.leads else None]
@@ -171,7 +171,7 @@ class World:
 
 @dataclass
 class Reduction:
-    """What a step adds up over all ranks after its backward pass: one message for each number format.
+    """The sums of a step over all ranks after its backward pass: one message for each number format.
 
     It keeps the memory for that, whose address captured steps hold.
     """

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Objective:
-    """What a stage minimises: the sum of the method's terms, each with its weight.
+    """The loss of a stage: the sum of the method's terms, each with its weight.
 
     Attributes:
         method: as the action configures it.
@@ -45,7 +45,7 @@ class Objective:
     prior: Tensor | None = None
     class_values: Tensor | None = None
 
-    def count_images(self, action: Action, labels: Tensor, classes: int) -> None:
+    def set_class_priors(self, action: Action, labels: Tensor, classes: int) -> None:
         """Set what depends on how many images of each class are trained on, in place where it was set before.
 
         The prior is τ · log(k / k_max): k of these images belong to the class, τ is the action's adjustment (Menon et
@@ -121,7 +121,7 @@ class Step:
         """
         for name, weight in self.weights.items():
             weight.fill_(float(action[name]))
-        self.objective.count_images(action, labels, self.model.head.classes)
+        self.objective.set_class_priors(action, labels, self.model.head.classes)
 
     def __call__(self, pixels: Tensor, labels: Tensor, draws: Draws, batch_labels: Tensor, weight: float) -> Tensor:
         """Train on a batch of uint8 images; returns the loss and every term (see `names`).

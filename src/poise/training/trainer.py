@@ -41,8 +41,8 @@ class Trainer:
         feed: the images.
         epochs: the length of the phase, where its own is not meant.
         address: what tells its draws from those of other trainings of the phase.
-        kept: of a trial's training, the local phase that it starts from, this model, teacher and feed, and what earlier
-            trainings of their shapes captured.
+        kept: a trial's cache: the local phase that it starts from, model, teacher and feed, and the steps that earlier
+            trainings of these shapes captured.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Trainer:
     ) -> None:
         self.context, self.teacher, self.action, self.feed, self.address = context, teacher, action, feed, address
         self.students: dict[str, Model] = {MODEL: model}
-        self.schedule = context.schedule.lasting(epochs or action.epochs)
+        self.schedule = context.schedule.with_epochs(epochs or action.epochs)
         self._kept = kept or StepCache(model, teacher, feed)
         self.method = method = context.method.configured_for(action)
         growth = context.growth
@@ -86,12 +86,12 @@ class Trainer:
 
     @property
     def planned(self) -> int:
-        """About how many images all stages train on; one that selects some counts as if it saw all of them."""
+        """The number of images that all stages train on, about; a stage that selects some counts as if it saw all."""
         return sum(map(self._length, self.stages)) * len(self.feed)
 
     @property
     def done(self) -> int:
-        """About how many of these images it was trained on so far."""
+        """The number of these images that it was trained on so far, about."""
         return round((sum(map(self._length, self.stages[: self.stage])) + self.epoch + self._part) * len(self.feed))
 
     # Algorithm 2 ------------------------------------------------------------------------------------------------------
@@ -136,11 +136,11 @@ class Trainer:
         epochs = stage.epochs(self.schedule.epochs)
         if stage.name != BALANCE or self._kept.begun is None:
             return epochs
-        whole = stage.epochs(self.context.schedule.lasting(self.action.epochs).epochs)
+        whole = stage.epochs(self.context.schedule.with_epochs(self.action.epochs).epochs)
         return max(epochs, ceiling(self._kept.begun.balance_length * whole))
 
     def _train_epoch(self, stage: Stage, runner: Runner) -> Iterator[Tensor]:
-        """The values of an epoch's steps, a few steps at a time."""
+        """Train an epoch; yields the losses and terms of its steps, a few steps at a time."""
         seed, address = self.context.seed, (self.context.phase, stage.name, self.epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(runner.feed)))
@@ -149,7 +149,7 @@ class Trainer:
         return runner.epoch(order, augmentation, draws.key(seed, "noise", *address))
 
     def _conclude(self) -> None:
-        """What follows the last stage: rows are aligned where the action says so, and the method computes its part."""
+        """End the training: align rows where the action says so, and let the method fit its head."""
         context = self.context
         if self.action.balance == "align" and context.growth.old:
             self.model.head.align()
@@ -173,7 +173,7 @@ class Trainer:
         if not _is_finite(self.model):
             raise Diverged(TOO_LARGE)
         if context.backend.world.joined:  # what the first rank computed counts
-            context.backend.world.equalise_(self.students.values())
+            context.backend.world.copy_from_rank_0_(self.students.values())
 
     def _mean_values(self, record: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
         """The mean loss and terms of an epoch; raises `Diverged` at the first bad step."""
@@ -220,7 +220,7 @@ class Trainer:
             self._runners[AFTER] = self._prepare_runner(stage.after, AFTER)
         self._runners[""] = self._prepare_runner(stage, "")
         if self.context.backend.world.joined:
-            self.context.backend.world.equalise_(self.students.values())
+            self.context.backend.world.copy_from_rank_0_(self.students.values())
         return self._runners[""]
 
     def _make_student(self, name: str) -> None:
@@ -235,7 +235,7 @@ class Trainer:
         self.students[name] = held
 
     def _prepare_runner(self, stage: Stage, place: str) -> Runner:
-        """What is trained, on which images, by which optimiser; what an earlier training captured is used again."""
+        """Make the optimiser, images and step of a stage; steps that an earlier training captured are used again."""
         self._train_only(stage)
         context, student = self.context, self.students[stage.student]
         feed = self.feed if stage.select is None else self._select_images(stage.select, stage)

@@ -55,7 +55,7 @@ Watched = Generator[Progress, None, T]  # work that says how far it has come
 
 
 class BilevelOptions(Keys):
-    """How much is spent on a phase."""
+    """The options of `bilevel`: how much is spent on a phase."""
 
     prefix = "policy_options."
 
@@ -89,7 +89,7 @@ class BilevelTuner(Tuner):
         return Choice(steps[-1].action if steps else self.default)
 
     def plan(self, phase: int) -> Planned:
-        """At most so many rounds."""
+        """The expected cost of a phase: at most the given number of rounds."""
         options = BilevelOptions(**self.options)
         return Planned(options.rounds, steps=options.rounds * options.steps) if phase else Planned()
 
@@ -180,7 +180,7 @@ class InnerProblem:
         context, model, schedule, clamp = self._context, self._model.train(), self._context.schedule, self._stage.clamp
         weights = {name: hyper.get(name, action.weight(name)) for name in action if is_weight(name)}
         objective = Objective(context.method.configured_for(action), self._stage, context.growth, weights)
-        objective.count_images(action, self._feed.labels, model.head.classes)
+        objective.set_class_priors(action, self._feed.labels, model.head.classes)
         state = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         rate, velocity = hyper.get("lr", action.lr), State()
         for step in range(steps):

@@ -28,7 +28,7 @@ def first_classifier(action: Action) -> str:
 
 @dataclass(frozen=True)
 class ClassifierRule:
-    """What is known about classifiers when a phase begins.
+    """The facts about both classifiers when a phase begins.
 
     Attributes:
         own: the method's own classifier.
@@ -47,7 +47,7 @@ class ClassifierRule:
         return self.in_force if self.phases > 1 or self.own == AUTO else self.own
 
     def classifier_after(self, action: Action, hits: Mapping[str, int]) -> str:
-        """What `auto` becomes after this phase: FC in the first one, then the one with more hits where it was judged.
+        """The classifier after this phase: FC in the first one, then the one with more hits where it was judged.
 
         With as many hits, or none, the method's own classifier counts; where that is `auto` too, the one in force.
         """

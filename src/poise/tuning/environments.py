@@ -73,7 +73,7 @@ class TrialInputs:
 
 @dataclass(frozen=True)
 class Environment:
-    """What an action is tried on. The three parts have no image in common.
+    """The images that an action is tried on. The three parts have no image in common.
 
     Attributes:
         kept: exemplars of old classes to train on.
@@ -181,7 +181,7 @@ def draw_ahead(inputs: TrialInputs, number: int) -> Environment | None:
 def draw_held_out(
     labels: Tensor, judged: Iterable[int], count: Callable[[int], int], generator: np.random.Generator
 ) -> Tensor:
-    """Indices of random images of each of these labels: of so many, `count` says how many."""
+    """Draw indices of random images of each of these labels; `count` gives their number from a class's size."""
     picks = [torch.empty(0, dtype=torch.long)]
     for label in judged:
         members = (labels == label).nonzero().flatten()

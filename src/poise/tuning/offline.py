@@ -42,7 +42,7 @@ _SHARE: Final = 10  # one image in so many of each class validates and is never 
 
 
 class OfflineOptions(Keys):
-    """How much is spent before the run."""
+    """The options of `offline-rl`: how much is spent before the run."""
 
     prefix = "policy_options."
 
@@ -67,7 +67,7 @@ class OfflineTuner(Tuner):
         return Choice(action)
 
     def choose(self, task: Task) -> Generator[Event, None, Choice]:
-        """What the policy decides in this context."""
+        """The policy's decision in the context of this phase."""
         yield from ()
         inputs, played = task.trials.inputs, _episodes_in(task.past)
         if len(played) < self.effort.episodes:
@@ -76,7 +76,7 @@ class OfflineTuner(Tuner):
         return Choice(self.space.actions[reinforce_after(self.space, self.effort, played).decide(state)])
 
     def plan(self, phase: int) -> Planned:
-        """All episodes, before the first phase: about half of its images at full length, then short phases."""
+        """The expected cost of all episodes before phase 0: about half of its images at length, then short phases."""
         if phase > 0:
             return Planned()
         effort = self.effort
@@ -123,7 +123,7 @@ class StreamState(NamedTuple):
 
 @dataclass
 class PseudoTasks:
-    """What episodes are played on.
+    """The data that episodes are played on.
 
     In each, a tenth of every class's images is held out. The others arrive as a pseudo stream, its classes in a random
     order: by a draw, from half of them (as in TFH) or in even slices (as in TFS), so that the policy sees both. The
@@ -146,7 +146,7 @@ class PseudoTasks:
 
     @cached_property
     def images(self) -> ImageSet:
-        """What is played with: the images of classes that have two, to be trained and judged; labels count from 0."""
+        """The images of classes that have at least two, to be trained and judged; labels count from 0."""
         images = self.inputs.new
         classes, counts = torch.unique(images.labels, return_counts=True)
         found = images.of_labels(classes[counts > 1].tolist())
@@ -210,7 +210,7 @@ class PseudoTasks:
         return StreamState(replace(context, model=starts, means=means, phase=context.phase + 1), model, kept, rho)
 
     def _accuracy(self, at: StreamState, valid: ImageSet, action: Action) -> float:
-        """On the held-out images of the classes so far; class means come from the memory, where there is one."""
+        """The accuracy on held-out images of the classes so far; class means come from the memory, if any."""
         judged, evaluator = valid.of_labels(range(at.known)), at.context.evaluator
         known = at.context.means
         means = known.vectors if known else evaluator.class_means(at.predictor, at.kept, at.known)

@@ -28,7 +28,7 @@ Witness = Callable[[Model, Tensor, Sequence[Any]], Any]
 
 @dataclass(frozen=True)
 class TrialResult:
-    """What came of a trial: for the policy an outcome, for the record what was seen at its end.
+    """The result of a trial: for the policy an outcome, for the record what was seen at its end.
 
     Classes are rows of the head, ascending within each environment that was used; images and hits belong to them.
     There are no hits where it diverged.
@@ -57,7 +57,7 @@ class TrialResult:
 
 
 class Reward:
-    """What a policy is told of a trial: the accuracy on the local validation part.
+    """The reward that a policy is told of a trial: the accuracy on the local validation part.
 
     A study may hand in another one, with a witness that looks at the temporary models; a learner has no other.
     """

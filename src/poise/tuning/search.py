@@ -51,7 +51,7 @@ class Task:
 
     Attributes:
         phase: its number.
-        make_trials: of what may be trained on; called once, by whoever tries something.
+        make_trials: makes this phase's trials; called at most once, when something is first tried.
         classifier_for: the classifier that is rewarded with an action.
         past: what happened in earlier phases.
         history: what happened in this one so far; a tuner continues it, so that it can be resumed.
@@ -70,10 +70,10 @@ class Task:
         """Tries actions on what may be trained on."""
         return self.make_trials()
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Give back the memory of trials, if there were any."""
         if "trials" in vars(self):
-            self.trials.rest()
+            self.trials.release()
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Tuner:
         return Choice(self.default)
 
     def plan(self, phase: int) -> Planned:
-        """About how many trials this phase will see, and what they cost."""
+        """The expected number of trials of this phase, and their cost."""
         return Planned()
 
     def note(self, task: Task, steps: Iterable[HyperStep | Episode | Progress]) -> Iterator[Event]:
@@ -172,11 +172,11 @@ class PolicyTuner(Tuner):
         return replay(make_policy(self.kind.name, self.setup, self.options), told)
 
     def plan(self, phase: int) -> Planned:
-        """What the policy asks for where all but the default action are equally good."""
+        """The trials that the policy asks for where all but the default action are equally good."""
         return plan_trials(self.policy_after(()), phase)
 
     def _describe(self, attempt: Attempt, planned: int) -> str:
-        """What is under way, in a few words."""
+        """A few words on the attempt under way."""
         number = attempt.trial.id + 1
         changes = {axis: value for axis, value in attempt.action.items() if self.default.get(axis) != value}
         return f"trial {number} of {max(planned, number)}: {Action(**changes) if changes else 'the default action'}"
@@ -202,7 +202,7 @@ def _distribution(policy: Policy) -> list[float] | None:
 
 @dataclass(frozen=True)
 class TunerKind:
-    """What is known of a tuner by its name, before one is made.
+    """The facts about a tuner that its name stands for, before one is made.
 
     Attributes:
         make: a tuner of this kind, from its setup and its resolved options.
@@ -262,7 +262,7 @@ def tuner_names() -> list[str]:
 
 
 def tuner_kind(name: str) -> TunerKind:
-    """What is known of the tuner of that name."""
+    """The kind of the tuner of that name."""
     if name in OTHERS:
         return OTHERS[name]
     if name not in POLICIES:

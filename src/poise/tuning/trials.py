@@ -37,7 +37,7 @@ class Attempt:
 
 
 @dataclass(frozen=True)
-class _Reached:
+class _TrialProgress:
     """Where a trial stands on one environment; a longer trial of the same action may continue there."""
 
     environment: Environment
@@ -64,8 +64,8 @@ class Trials:
         if executor is None or witness is not None:  # a witness, which only studies have, stays here
             executor = self._lanes
         self._executor = executor
-        self._begun: dict[int, list[_Reached]] = {}  # of the rounds under way: any round can be drawn again
-        self._reached: dict[tuple[int, int, bool, int], _Reached] = {}
+        self._begun: dict[int, list[_TrialProgress]] = {}  # of the rounds under way: any round can be drawn again
+        self._reached: dict[tuple[int, int, bool, int], _TrialProgress] = {}
         self.trained = 0  # images that trials were trained on here
 
     def __reduce__(self) -> tuple[type[Trials], tuple[TrialInputs]]:
@@ -102,7 +102,7 @@ class Trials:
         with self.inputs.context.backend.active():
             return [result for results in self.run(attempts) for result in results]
 
-    def rest(self) -> None:
+    def release(self) -> None:
         """Give all memory back: nothing continues from what was reached, and any round can be drawn again."""
         self._reached.clear()
         self._begun.clear()
@@ -111,10 +111,12 @@ class Trials:
     # A bench: one attempt, wherever it is run ----------------------------------------------------------------------
 
     def work(self, attempt: Attempt, lane: Lane) -> Work[TrialResult]:
-        """One attempt on each environment of its round; after one that diverges, all have failed."""
-        inputs, number, reached = self.inputs, attempt.trial.round, list[_Reached]()
+        """Run one attempt on each environment of its round; after one that diverges, all have failed."""
+        inputs, number, reached = self.inputs, attempt.trial.round, list[_TrialProgress]()
         if number not in self._begun:
-            self._begun[number] = [_Reached(each, each.begin(inputs)) for each in draw_environments(inputs, number)]
+            self._begun[number] = [
+                _TrialProgress(each, each.begin(inputs)) for each in draw_environments(inputs, number)
+            ]
             lane.backend.synchronise()  # other lanes start from there, too
         begun = self._begun[number]
         for place, first in enumerate(begun):
@@ -125,14 +127,14 @@ class Trials:
         return self._result(attempt, [first.environment for first in begun], reached)
 
     def waits(self, attempt: Attempt) -> None:
-        """A trial that waits for memory is nothing to tell."""
+        """Report nothing while a trial waits for memory."""
 
     def failed(self, attempt: Attempt, error: Exception) -> TrialResult:
-        """A trial that does not fit into memory even alone fails the phase."""
+        """Raise the error: a trial that does not fit into memory even alone fails the phase."""
         raise error
 
-    def _train(self, attempt: Attempt, place: int, first: _Reached, lane: Lane) -> Work[_Reached | None]:
-        """All trainings on one environment, from where an earlier trial stopped if there is one; None: it diverged.
+    def _train(self, attempt: Attempt, place: int, first: _TrialProgress, lane: Lane) -> Work[_TrialProgress | None]:
+        """Train on one environment, from where an earlier trial stopped if there is one; None: it diverged.
 
         The last training stops at the trial's epoch and is validated there. Those before it run to their ends: the
         first half of a look-ahead, and the repetitions of a horizon, whose rewards count too.
@@ -172,8 +174,8 @@ class Trials:
             self._reached[key] = at
         return at
 
-    def _next(self, attempt: Attempt, at: _Reached, trainer: Trainer) -> _Reached:
-        """The beginning of the next training, once one that is not the last has ended."""
+    def _next(self, attempt: Attempt, at: _TrialProgress, trainer: Trainer) -> _TrialProgress:
+        """Begin the next training, once one that is not the last has ended."""
         environment, begun = at.environment, at.begun
         model = trainer.start.copy()  # a lane trains its own further
         model.extras.clear()
@@ -182,7 +184,7 @@ class Trials:
             earlier = (*at.earlier, self._validate(at, trainer)[0])
             context = replace(begun.context, model=model, growth=Growth(known, 0))
             following = begun.followed_by(context, begun.kept, begun.new)
-            return _Reached(environment, following, at.number + 1, earlier=earlier)
+            return _TrialProgress(environment, following, at.number + 1, earlier=earlier)
         # Memory and new images are cut by the rule of real phases. The draw is that of the round: actions differ in how
         # many images they keep, not in which ones come first.
         exemplars = self._exemplars(at, trainer.model, attempt.action)
@@ -192,12 +194,12 @@ class Trials:
         generator = draws.generator(context.seed, "arrival", context.phase, "round", attempt.trial.round)
         quota, rho = self.inputs.pseudo_quota(attempt.action), self.inputs.allocation(attempt.action)
         memory, new = on_arrival(Memory.of(exemplars), environment.later, quota, known, rho, generator)
-        return _Reached(environment, begun.followed_by(context, memory.exemplars, new), at.number + 1)
+        return _TrialProgress(environment, begun.followed_by(context, memory.exemplars, new), at.number + 1)
 
     # Validation ----------------------------------------------------------------------------------------------------
 
-    def _exemplars(self, at: _Reached, model: Model, action: Action) -> ImageSet:
-        """What the memory would be after this training: every class cut to its quota, the new ones by herding.
+    def _exemplars(self, at: _TrialProgress, model: Model, action: Action) -> ImageSet:
+        """The exemplars after this training: every class cut to its quota, the new ones by herding.
 
         The local environment stands for the phase itself, with all the images that arrived in it.
         """
@@ -208,8 +210,8 @@ class Trials:
         quota = per_class(plain, sum(begun.context.growth), arrived, inputs.allocation(action))
         return keep_memory(inputs.context.evaluator, model, Memory.of(begun.kept), begun.new, quota).exemplars
 
-    def _validate(self, at: _Reached, trainer: Trainer) -> tuple[HitsPerClass, Any]:
-        """Hits of both classifiers on B, and what a witness sees.
+    def _validate(self, at: _TrialProgress, trainer: Trainer) -> tuple[HitsPerClass, Any]:
+        """Count hits of both classifiers on B, and call the witness of a study.
 
         Class means come from the local training part only. A look-ahead's classes are told from each other alone.
         """
@@ -225,9 +227,9 @@ class Trials:
         return hits, self._witness(model, means, self.inputs.classes)
 
     def _result(
-        self, attempt: Attempt, environments: Sequence[Environment], reached: Sequence[_Reached]
+        self, attempt: Attempt, environments: Sequence[Environment], reached: Sequence[_TrialProgress]
     ) -> TrialResult:
-        """What a trial came to on its environments: every class of each of them has the same weight.
+        """The result of a trial over its environments: every class of each of them has the same weight.
 
         So an environment counts by the classes that it can tell something about, however few images of each it has.
         Where fewer of them were reached, it diverged.

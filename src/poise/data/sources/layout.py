@@ -201,7 +201,7 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
-    """What is in a folder, sorted by name. It is listed without asking for each file, which takes long for many."""
+    """The entries of a folder, sorted by name; no file is asked for its kind, which takes long for many."""
     try:
         with os.scandir(folder) as found:
             return sorted((entry for entry in found if not entry.name.startswith(".")), key=lambda entry: entry.name)

@@ -67,7 +67,7 @@ def open_source(data: str | Path, *, size: int | None = None, outlined: bool = F
 
 
 def _open_place(path: Path, name: str | None, size: int | None = None) -> Source:
-    """What lies at a path: a published data set, a folder of class folders, or a pack."""
+    """Open whatever lies at a path: a published data set, a folder of class folders, or a pack."""
     if name in RELEASES:
         return CifarSource(RELEASES[name], path)
     if name in COLLECTIONS:

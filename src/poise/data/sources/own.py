@@ -171,7 +171,7 @@ class PackSource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """What the index says of classes, sizes and contents of the training part."""
+        """The digest of classes, sizes and contents of the training part, from the pack's index."""
         whole = self.pack.identity(TRAIN)
         return whole if self._side == self.pack.size else f"{whole}-{self._side}"
 

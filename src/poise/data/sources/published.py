@@ -215,7 +215,7 @@ class PackedCollection(PackSource):
 
     @property
     def fingerprint(self) -> str:
-        """That of the pack and of the classes that are used of it."""
+        """The digest of the pack and of the classes that are used of it."""
         return digest([super().fingerprint, *self.class_names])
 
     def outline(self) -> tuple[list[int], tuple[int, int, int]]:
@@ -224,7 +224,7 @@ class PackedCollection(PackSource):
         return [counts[row] for row in self._rows], shape
 
     def _images(self, part: str) -> ImageSet:
-        """Those of the collection's classes, under its own labels."""
+        """The images of the collection's classes, under its own labels."""
         images = super()._images(part)
         if len(self._rows) == len(self.pack.class_names):
             return images
@@ -259,7 +259,7 @@ class OutlinedSource(Source):
 
     @property
     def fingerprint(self) -> str:
-        """Nothing is known of its images."""
+        """None: nothing is known of its images."""
         raise UserError(explain_missing(self.name))
 
     def train(self) -> ImageSet:

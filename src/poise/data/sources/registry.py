@@ -221,7 +221,7 @@ def is_published(name: str) -> bool:
 
 
 def own_name(path: Path) -> str:
-    """What data in a folder or a pack of the user's own are called: never like a data set that poise knows.
+    """The name for data in a folder or a pack of the user's own: never that of a data set that poise knows.
 
     >>> own_name(Path("/photos/pets.pack")), own_name(Path("/photos/cifar100.pack")), own_name(Path("/photos/digits"))
     ('pets', 'cifar100 (pack)', 'digits (folder)')
@@ -310,7 +310,7 @@ def _data_folder() -> Path | None:
 
 
 def _doubt_folder() -> str:
-    """What to add to a line about data that were not found, where POISE_DATA leads nowhere."""
+    """A remark for a line about data that were not found, where POISE_DATA leads nowhere."""
     value = os.environ.get("POISE_DATA")
     return f" (POISE_DATA is {shown(value)}, which is no folder)" if value and _data_folder() is None else ""
 
