@@ -96,6 +96,10 @@ class Block(nn.Module):
         y = _apply_unit(self.conv1, self.bn1, x, None, relu=True)
         return _apply_unit(self.conv2, self.bn2, y, self.shortcut(x), relu=self.relu)
 
+    def extra_repr(self) -> str:
+        """What its parts do not show: captured steps are told apart by how their networks print."""
+        return f"relu={self.relu}"
+
 
 def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""
