@@ -28,10 +28,10 @@ SMALL = ("--epochs", "2", "--batch", "4", "--memory", "3", "--image-size", "8", 
 TUNED = (*SMALL[:-1], "random")
 
 Driven = Callable[..., tuple[int, str]]
-DEFAULTS = "poise.training:DefaultsChosen:__init__"
-JUDGING = "poise.training:Progress:__init__"
+DEFAULTS = "poise.training.events:DefaultsChosen:__init__"
+JUDGING = "poise.training.events:Progress:__init__"
 EVENT = "poise.runs.stopping:CheckpointClock:is_due"  # of a phase that has begun: first what it is, then steps
-TRIAL = "poise.training:TrialDone:__init__"
+TRIAL = "poise.training.events:TrialDone:__init__"
 RENAMING = "os:replace"
 
 

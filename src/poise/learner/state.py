@@ -164,9 +164,17 @@ class SavedLearner(BaseModel):
     def of(cls, meta: Mapping[str, Any]) -> Self:
         """The plain values of a file, checked."""
         try:
-            return cls(**{**meta, "knowledge": meta})
+            found = cls(**{**meta, "knowledge": meta})
         except (PoiseError, ValidationError) as error:
             raise Malformed(f"is not as poise writes it ({first_line(own_error(error) or error)})") from error
+        if lacking := found.as_json().keys() - meta.keys() - {"temperatures"}:  # else a default would stand for it
+            raise Malformed(f"is not as poise writes it (it lacks {min(lacking)})")
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        """The plain values as a file has them."""
+        plain = self.model_dump(mode="json")
+        return {**plain.pop("knowledge"), **plain}
 
 
 @dataclass(frozen=True)
@@ -247,8 +255,7 @@ class LearnerState:
             pending=self.pending,
             knowledge=known,
         )
-        plain = saved.model_dump(mode="json")
-        return found, {**plain.pop("knowledge"), **plain}
+        return found, saved.as_json()
 
     def _described(self, model: Model) -> SavedModel:
         net, grown = model.architecture or self.architecture, list(model.growth_history)
