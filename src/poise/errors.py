@@ -188,12 +188,12 @@ def shown(value: object, longest: int = _LONGEST) -> str:
     """A value as an error line shows it: on one line, and cut where it is long.
 
     >>> shown("lucir"), shown(10**5000)
-    ("'lucir'", 'a int')
+    ("'lucir'", 'a value of type int')
     """
     try:
         text = " ".join(repr(value).split())
     except (ValueError, RecursionError):  # Python refuses to print thousands of digits, or too many levels
-        return f"a {type(value).__name__}"
+        return f"a value of type {type(value).__name__}"
     return text if len(text) <= longest else f"{text[: longest - 1]}…"
 
 
