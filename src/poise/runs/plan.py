@@ -59,7 +59,7 @@ class Plan:
         settings = self.recipe.settings
         judged = {"automatic": ("augmentation",)} if self.recipe.augmentation == "judged" else {}
         net = settings.net if settings.net is not None else self.source.net
-        # A copy keeps what was made of the other keys, none of which depends on these.
+        # A copy keeps what was made of the other keys; a source's own net is poise's, so `names_net` holds for it, too.
         return settings.model_copy(update={**judged, "net": net})
 
     @cached_property
@@ -138,12 +138,10 @@ class Plan:
 
     def work(self, train: ImageSet) -> list[Progress]:
         """About how many images each part of each phase is trained on."""
-        known, seen, found = 0, 0, list[Progress]()
-        for phase, group in enumerate(self.stream.groups):
-            new = int(torch.isin(train.labels, torch.tensor(group)).sum())
-            held = min(seen + new, self.settings.memory.of_phase(known, new, seen))
-            found += planned_work(self.settings, phase, Growth(known, len(group)), held)
-            known, seen = known + len(group), seen + new
+        known, found = 0, list[Progress]()
+        for phase, (group, (kept, new)) in enumerate(zip(self.stream, self.images_per_phase(train), strict=True)):
+            found += planned_work(self.settings, phase, Growth(known, len(group)), kept + new)
+            known += len(group)
         return found
 
     def identity(self) -> dict[str, Any]:
