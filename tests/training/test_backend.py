@@ -22,6 +22,8 @@ def flags() -> tuple[Any, ...]:
         cudnn.benchmark,
         cudnn.deterministic,
         cudnn.conv.fp32_precision,
+        cudnn.rnn.fp32_precision,
+        cudnn.allow_tf32,
         matmul.fp32_precision,
         torch.is_deterministic_algorithms_warn_only_enabled(),
     )
@@ -48,7 +50,7 @@ def test_flags_of_a_gpu_are_set_inside_only(precision: str, deterministic: bool)
         inside = flags()
     assert flags() == before
     number = "tf32" if precision == "tf32" else "ieee"
-    assert inside[:5] == (deterministic, not deterministic, deterministic, number, number)
+    assert inside[:7] == (deterministic, not deterministic, deterministic, number, number, number == "tf32", number)
 
 
 def test_auto_is_what_the_machine_has() -> None:

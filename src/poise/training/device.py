@@ -119,16 +119,19 @@ def undisturbed() -> Iterator[None]:
 def _flags(backend: Backend) -> Iterator[None]:
     cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
     conv: Any = cudnn.conv  # type: ignore[attr-defined]
-    before = (cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, matmul.fp32_precision)
+    rnn: Any = cudnn.rnn
+    before = (cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, rnn.fp32_precision, matmul.fp32_precision)
     algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     numbers = "tf32" if backend.precision == "tf32" else "ieee"
     try:
         cudnn.benchmark, cudnn.deterministic = not backend.deterministic, backend.deterministic
-        conv.fp32_precision = matmul.fp32_precision = numbers
+        cudnn.allow_tf32 = numbers == "tf32"  # says the same as the two of its parts, or `torch.export` fails
+        conv.fp32_precision = rnn.fp32_precision = matmul.fp32_precision = numbers
         torch.use_deterministic_algorithms(backend.deterministic, warn_only=True)
         yield
     finally:
-        cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, matmul.fp32_precision = before
+        cudnn.allow_tf32 = before[2] == "tf32"
+        cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, rnn.fp32_precision, matmul.fp32_precision = before
         torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
 
 
