@@ -100,7 +100,7 @@ class Trainer:
         """Train from where it stands to the end of the last stage."""
         while self.stage < len(self.stages):
             stage = self.stages[self.stage]
-            epochs = self._length(stage)
+            epochs, steps = self._length(stage), None
             while self.epoch < epochs:
                 runner = self._runners.get("") or self._begin_stage(stage)
                 if stage.prepare is not None and self.epoch == ceiling(stage.prepare_at * epochs):
@@ -110,7 +110,8 @@ class Trainer:
                 record: list[Tensor] = []  # loss and terms of the steps of this epoch, [steps, names] each
                 rate = self.schedule.rate(stage, self.epoch, epochs, self.action.lr)
                 runner.step.optimiser.set_rate(rate)
-                for values in self._train_epoch(stage, runner):
+                self._train_only(stage)
+                for values in steps or self._make_epoch(stage, runner, self.epoch):
                     record.append(values)
                     self._part += len(values) / len(runner.bounds)
                     detail = f"{stage.name} epoch {self.epoch + 1}/{epochs}"
@@ -118,9 +119,12 @@ class Trainer:
                 if stage.after is not None:
                     after = self._runners[AFTER]
                     after.step.optimiser.set_rate(self.schedule.rate(stage.after, self.epoch, epochs, self.action.lr))
-                    for _ in self._train_epoch(stage.after, after):
+                    self._train_only(stage.after)
+                    for _ in self._make_epoch(stage.after, after, self.epoch):
                         pass
                     self.students[stage.after.student].clamp_fusion()
+                if self.epoch + 1 < epochs:  # drawn while the device is still at work on this one
+                    steps = self._make_epoch(stage, runner, self.epoch + 1)
                 means = self._mean_values(record, runner.step.names)
                 self.epoch, self._part = self.epoch + 1, 0.0
                 loss = means.pop("loss")
@@ -139,13 +143,12 @@ class Trainer:
         whole = stage.epochs(self.context.schedule.with_epochs(self.action.epochs).epochs)
         return max(epochs, ceiling(self._kept.begun.balance_length * whole))
 
-    def _train_epoch(self, stage: Stage, runner: Runner) -> Iterator[Tensor]:
-        """Train an epoch; yields the losses and terms of its steps, a few steps at a time."""
-        seed, address = self.context.seed, (self.context.phase, stage.name, self.epoch, *self.address)
+    def _make_epoch(self, stage: Stage, runner: Runner, epoch: int) -> Iterator[Tensor]:
+        """Draw an epoch's choices; its steps are run as their losses and terms are asked for, a few at a time."""
+        seed, address = self.context.seed, (self.context.phase, stage.name, epoch, *self.address)
         generator = draws.generator(seed, "epoch", *address)
         order = torch.from_numpy(generator.permutation(len(runner.feed)))
         augmentation = runner.feed.draw(self.context.preprocessing.augmentation, order, generator)
-        self._train_only(stage)
         return runner.epoch(order, augmentation, draws.key(seed, "noise", *address))
 
     def _conclude(self) -> None:
@@ -177,13 +180,15 @@ class Trainer:
 
     def _mean_values(self, record: list[Tensor], names: tuple[str, ...]) -> dict[str, float]:
         """The mean loss and terms of an epoch; raises `Diverged` at the first bad step."""
-        values = torch.cat(record).double().cpu()
+        healthy = _is_finite(self.students[self.stages[self.stage].student])
+        read = torch.cat([*map(torch.flatten, record), healthy[None]]).double().cpu()  # one look at the device
+        values = read[:-1].view(-1, len(names))
         bad = torch.nonzero(~torch.isfinite(values).all(dim=1)).flatten()
         if len(bad):
             step = int(bad[0])
             broken = [name for name, value in zip(names, values[step], strict=True) if not value.isfinite()]
             raise self._divergence_at(step, broken[-1])
-        if not _is_finite(self.students[self.stages[self.stage].student]):
+        if not read[-1]:
             raise self._divergence_at(len(values) - 1)
         return {name: float(mean) for name, mean in zip(names, values.mean(dim=0), strict=True)}
 
@@ -342,8 +347,8 @@ class Trainer:
                     yield f"teacher{place}.{name}", value
 
 
-def _is_finite(model: Model) -> bool:
-    """Whether all weights and statistics are numbers."""
+def _is_finite(model: Model) -> Tensor:
+    """Whether all weights and statistics are numbers, where the model is: a look at it waits for the device."""
     state = [value for value in model.state_dict().values() if value.is_floating_point() and value.numel()]
     lengths = torch.stack([length.float() for length in torch._foreach_norm(state, torch.inf)])
-    return bool(torch.isfinite(lengths).all())  # read back once: every look at a value waits for the device
+    return torch.isfinite(lengths).all()
