@@ -14,7 +14,8 @@ pass of a frozen one; `cost_to_parts` is the time of a step by the sum of theirs
 Images of more than 64 pixels are stored larger, in different sizes, as a pack has them (the short side of 256 for 224),
 and a random resized crop of each is a part of the step. `--streamed` measures them from the host, too. `--kernels` says
 which of poise's own kernels are used: by the rule of the networks, none, batch norms alone, or all at any size.
-`--profile` says which kernels a captured step spends its time in. `limit` is what the arithmetic of a step would allow,
+`--profile` says which kernels a captured step spends its time in, by kind and one by one, and `--replay` measures the
+step alone, replayed without the trainer around it. `limit` is what the arithmetic of a step would allow,
 by the peak of the device (`--peak`, in TFLOP/s; known for a few).
 """
 
@@ -49,6 +50,19 @@ PLAIN = Augmentation()
 PREPROCESSING = Preprocessing((0.5071, 0.4866, 0.4409), (0.2009, 0.1984, 0.2023), PLAIN)
 LARGE = 64  # pixels; larger images are cropped from stored ones of different sizes
 PEAKS = {"H200": 989, "H100": 989, "A100": 312}  # bf16 TFLOP/s without sparsity, as NVIDIA states them
+#: Kinds of kernels by words in their names, the first that fits; all the others are small operations.
+KINDS = {
+    "unit": ("unit_", "frozen_level", "begin_backward", "finish_forward", "add_weights"),
+    "thin weights": ("_convolve_weights", "_add_up"),
+    "thin convolution": ("_convolve",),
+    "norm": ("_sum_forward", "_apply_forward", "_sum_backward", "_apply_backward", "_merge", "batch_norm"),
+    "cuDNN": ("cudnn", "cutlass", "xmma", "conv", "wgrad", "dgrad", "nchwToNhwc", "nhwcToNchw"),
+    "matrix product": ("gemm", "gemv", "splitK"),
+    "reduction": ("reduce", "softmax"),
+    "indexing": ("index", "gather", "scatter", "Index"),
+    "copy": ("Memcpy", "Memset", "copy"),
+    "optimiser": ("multi_tensor", "foreach"),
+}
 #: By the word of `--kernels`: the maps up to which convolutions of each width are our own, and the largest norm.
 KERNELS: dict[str, tuple[dict[int, int], int]] = {
     "rule": (resnet.THIN, resnet.LARGEST_NORM),
@@ -150,6 +164,25 @@ def trained_images(trainer: Trainer) -> Iterator[int]:
             done = event.done
 
 
+def replays_per_second(trainer: Trainer, seconds: float) -> float:
+    """Images per second of the captured step of whole batches alone, without what an epoch does besides."""
+    backend, batch = trainer.context.backend, trainer.schedule.batch
+    with backend.active(), torch.cuda.stream(backend.lane):
+        next(trainer.run())
+        runner = trainer._runners[""]
+        assert isinstance(runner, capture.CapturedRunner)
+        images, began = 0, 0.0
+        while not began or time.perf_counter() - began < seconds:
+            runner._position.zero_()
+            runner._row.zero_()
+            for _ in range(len(runner.feed) // batch):
+                runner._graphs[batch].replay()
+            backend.synchronise()
+            images += len(runner.feed) // batch * batch if began else 0
+            began = began or time.perf_counter()
+        return images / (time.perf_counter() - began)
+
+
 def step_flops(trainer: Trainer, size: int) -> float:
     """Floating-point operations of a step for an image: student forward and backward, and the teacher."""
     images = torch.zeros(2, 3, size, size)
@@ -187,7 +220,22 @@ def kernel_times(trainer: Trainer, steps: int = 64, most: int = 25) -> dict[str,
         }
         for each in found[:most]
     ]
-    return {"steps": round(done), "ms_a_step": round(whole / 1000 / done, 3), "kernels": rows}
+    kinds = dict[str, list[float]]()
+    for each in found:
+        row = kinds.setdefault(_kind_of(each.key), [0.0, 0.0])
+        row[0] += each.count / done
+        row[1] += each.self_device_time_total / done
+    by_kind = {name: [round(count, 1), round(us)] for name, (count, us) in kinds.items()}
+    return {
+        "steps": round(done),
+        "ms_a_step": round(whole / 1000 / done, 3),
+        "calls_and_us_a_step": by_kind,
+        "kernels": rows,
+    }
+
+
+def _kind_of(kernel: str) -> str:
+    return next((name for name, words in KINDS.items() if any(word in kernel for word in words)), "small operations")
 
 
 @torch.no_grad()
@@ -235,6 +283,7 @@ def parse_words() -> argparse.Namespace:
     parser.add_argument("--streamed", action="store_true")
     parser.add_argument("--kernels", nargs="+", choices=KERNELS, default=["rule"])
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--replay", action="store_true")
     parser.add_argument("--peak", type=float, default=0.0)
     return parser.parse_args()
 
@@ -294,6 +343,8 @@ class Measurement:
         for count in self.words.lanes if self.on_gpu else ():
             lanes = [self.trainer(seed, augmentation, captured=True) for seed in range(count)]
             self.found[f"lanes_{count}{word}"] = images_per_second(lanes, seconds)
+            if self.words.replay and count == 1:
+                self.found[f"replay{word}"] = replays_per_second(self.trainer(0, augmentation, captured=True), seconds)
             del lanes
             torch.cuda.empty_cache()
         if self.words.streamed:
