@@ -67,6 +67,28 @@ def test_training_agrees_with_the_slow_reference(
     np.testing.assert_allclose(result.numpy(), slow_reference(chain, pixels, draws), rtol=1e-5, atol=2e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("brightness", [0.0, 0.4])
+@pytest.mark.parametrize(("channels", "height", "width", "pad"), [(3, 32, 32, 4), (1, 8, 8, 0), (3, 17, 31, 5)])
+def test_a_gpu_agrees_with_the_slow_reference(
+    channels: int, height: int, width: int, pad: int, brightness: float
+) -> None:
+    chain = preprocessing(channels, Augmentation(pad, brightness=brightness))
+    pixels = random_pixels(9, channels, height, width)
+    draws = chain.augmentation.draw(9, np.random.default_rng(0))
+    result = chain.training(pixels.cuda(), draws.to(torch.device("cuda")))
+    assert result.dtype == torch.float32
+    np.testing.assert_allclose(result.cpu().numpy(), slow_reference(chain, pixels, draws), rtol=1e-5, atol=2e-5)
+
+
+@pytest.mark.gpu
+def test_grey_images_are_repeated_on_a_gpu_too() -> None:
+    grey = random_pixels(4, 1, 6, 6).cuda()
+    chain = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), Augmentation(pad=1))
+    draws = chain.augmentation.draw(4, np.random.default_rng(0)).to(torch.device("cuda"))
+    assert torch.equal(chain.training(grey, draws), chain.training(grey.expand(-1, 3, -1, -1), draws))
+
+
 def test_numbers_of_numpy_are_the_plain_ones() -> None:
     given: dict[str, Any] = {"pad": np.int64(2), "brightness": np.float32(0.25), "cutout": np.float64(0.5)}
     found, plain = Augmentation(**given), Augmentation(pad=2, brightness=0.25, cutout=0.5)

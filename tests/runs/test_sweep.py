@@ -285,7 +285,7 @@ def test_an_error_that_nobody_foresaw_is_the_cells_own(
 ) -> None:
     """One of torch, in the training of one cell; the others go on, and it goes on itself when that is mended."""
     cells = cells_of(tmp_path)
-    original = Trainer._train_epoch
+    original = Trainer._make_epoch
 
     def epoch(self: Trainer, *args: Any, **more: Any) -> Any:
         if self.context.seed == 1 and self.context.method.name == "lwf" and self.context.phase == 1:
@@ -293,7 +293,7 @@ def test_an_error_that_nobody_foresaw_is_the_cells_own(
         return original(self, *args, **more)
 
     with monkeypatch.context() as broken:
-        broken.setattr(Trainer, "_train_epoch", epoch)
+        broken.setattr(Trainer, "_make_epoch", epoch)
         failed = sweep_cells(cells, tmp_path / "runs", 2, checkpoint_seconds=0)
     (name,) = failed
     assert name == cells[-1].name
@@ -327,7 +327,7 @@ def test_a_plan_is_the_same_after_pickling() -> None:
 @pytest.fixture
 def starved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Make trainings run out of memory in the epochs of these numbers, counted over all of them."""
-    original = Trainer._train_epoch
+    original = Trainer._make_epoch
 
     def starve(*epochs: int) -> None:
         begun = itertools.count(1)
@@ -337,7 +337,7 @@ def starved(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
                 raise torch.cuda.OutOfMemoryError("injected")
             return original(self, *args, **more)
 
-        monkeypatch.setattr(Trainer, "_train_epoch", epoch)
+        monkeypatch.setattr(Trainer, "_make_epoch", epoch)
 
     return starve
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from poise.data.autoaugment import autoaugment, cut_out, draw_operations
-from poise.data.crops import Choices, Crops, draw_boxes
+from poise.data.crops import Choices, Crops, draw_boxes, usable_kernels
 from poise.data.stores import PixelStore, as_store
 from poise.errors import UserError, check_flag, check_number, check_whole, suggesting
 from poise.settings import plain_copy
@@ -213,6 +213,12 @@ class Preprocessing:
         """
         if len(draws.offsets) != len(pixels):
             raise UserError(f"{len(pixels)} images came with {len(draws.offsets)} draws; draw once for each image")
+        if draws.boxes is draws.operations is draws.holes is None and pixels.numel() and pixels.dtype == torch.uint8:
+            kernels = usable_kernels("poise.data.fused", pixels.device)
+            if kernels is not None:
+                choices, normalising = (draws.offsets, draws.mirrored, draws.brightness), self._normalising(pixels)
+                found: Tensor = kernels.shift_and_normalise(pixels, choices, normalising, self.augmentation.pad)
+                return found
         cropped = (_crop(pixels, draws, self.augmentation.pad) if draws.boxes is None else pixels).float()
         if self.augmentation.brightness:
             cropped = (cropped * draws.brightness.view(-1, 1, 1, 1)).clamp(0, 255)
@@ -224,10 +230,14 @@ class Preprocessing:
 
     def plain(self, pixels: Tensor) -> Tensor:
         """The images as the network sees them in evaluation: normalised float32, nothing else."""
+        scale, shift = self._normalising(pixels)
+        return torch.addcmul(shift, pixels.float(), scale)
+
+    def _normalising(self, pixels: Tensor) -> tuple[Tensor, Tensor]:
+        """Scale and shift of each channel of these images."""
         if pixels.ndim != 4 or pixels.shape[1] not in (1, len(self.mean)):
             raise UserError(f"images must be [N, {len(self.mean)}, H, W], not {list(pixels.shape)}; convert them first")
-        scale, shift = scale_and_shift(self.mean, self.std, pixels.device)
-        return torch.addcmul(shift, pixels.float(), scale)
+        return scale_and_shift(self.mean, self.std, pixels.device)
 
 
 Augmentation.__init__ = suggesting(Augmentation.__init__)  # type: ignore[method-assign]

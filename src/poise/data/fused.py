@@ -1,6 +1,7 @@
-"""The kernel of our own that crops: for each new pixel of a batch, a weighted sum of stored ones, in one launch.
+"""Kernels of our own that make what a network reads of stored images, a batch in one launch.
 
-Imported only where a GPU is used. Where Triton is missing, `poise.data.crops` uses torch's own operations.
+One shifts and normalises, the other crops and scales: for each new pixel a weighted sum of stored ones. Imported only
+where a GPU is used. Where Triton is missing, torch's own operations are used.
 """
 
 from __future__ import annotations
@@ -96,6 +97,70 @@ def crop_boxes(rows: Rows, indices: Tensor, crops: Crops) -> Tensor:
             crops.mirrored.contiguous().view(torch.uint8),
             found,
             rows.channels,
+            height,
+            width,
+            BLOCK,
+        )
+    return found
+
+
+@triton.jit(do_not_specialize=["pad"])
+def _shift(
+    pixels,
+    offsets,
+    mirrored,
+    brightness,
+    scale,
+    shift,
+    found,
+    pad,
+    repeats: tl.constexpr,
+    channels: tl.constexpr,
+    height: tl.constexpr,
+    width: tl.constexpr,
+    block: tl.constexpr,
+):
+    """Some new pixels of one image, all channels, which lie side by side; `repeats`: of a grey image."""
+    image = tl.program_id(0)
+    at = tl.program_id(1) * block + tl.arange(0, block)
+    inside = at < height * width
+    column = at % width
+    column = tl.where(tl.load(mirrored + image) != 0, width - 1 - column, column)
+    row = at // width + tl.load(offsets + 2 * image).to(tl.int32) - pad
+    column += tl.load(offsets + 2 * image + 1).to(tl.int32) - pad
+    known = inside & (row >= 0) & (row < height) & (column >= 0) & (column < width)
+    factor = tl.load(brightness + image)
+    for channel in tl.static_range(channels):
+        plane = image if repeats else image * channels + channel
+        value = tl.load(pixels + plane * (height * width) + row * width + column, mask=known, other=0).to(tl.float32)
+        value = tl.minimum(value * factor, 255.0) * tl.load(scale + channel) + tl.load(shift + channel)
+        tl.store(found + (image * (height * width) + at) * channels + channel, value, mask=inside)
+
+
+def shift_and_normalise(
+    pixels: Tensor, choices: tuple[Tensor, Tensor, Tensor], normalising: tuple[Tensor, Tensor], pad: int
+) -> Tensor:
+    """Images uint8 [n, 1 or C, H, W], shifted by up to `pad`, mirrored, made brighter, normalised: float32 [n, C, …].
+
+    `choices` are those of each image: the offsets, whether it is mirrored, and the factor of brightness. `normalising`
+    is scale and shift of each channel. The result lies channels last.
+    """
+    scale, shift = normalising
+    (count, given, height, width), channels = pixels.shape, scale.numel()
+    found = torch.empty(count, height, width, channels, dtype=torch.float32, device=pixels.device).permute(0, 3, 1, 2)
+    offsets, mirrored, brightness = choices
+    with torch.cuda.device_of(found):
+        _shift[(count, triton.cdiv(height * width, BLOCK))](
+            pixels.contiguous(),
+            offsets.contiguous(),
+            mirrored.contiguous().view(torch.uint8),
+            brightness.contiguous(),
+            scale,
+            shift,
+            found,
+            pad,
+            given != channels,
+            channels,
             height,
             width,
             BLOCK,
