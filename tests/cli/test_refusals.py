@@ -182,3 +182,13 @@ def test_a_mistake_is_one_line_and_nothing_is_written(words: list[str], word: st
     assert word in done.err.lower().replace("\x1b", "?"), done.err
     assert sorted(Path.cwd().rglob("*")) == before
     assert time.monotonic() - began < 60, "it went on for long before it refused"
+
+
+def test_a_broken_picture_stops_a_run_before_it_begins(poise: Command) -> None:
+    broken = pictures(Path("pets"), "cat dog cow") / "cat" / "3.png"
+    broken.write_bytes(b"no picture")
+    done = poise("run", "folder", "data=pets", "groups=[2,1]", "epochs=1", "--out", "run")
+    assert done.code == 2
+    assert done.err.startswith(f"poise: image {broken} cannot be decoded")
+    assert done.err.count("\n") == 1
+    assert not Path("run").exists()
