@@ -136,7 +136,8 @@ def make_space(
     then stays as in the base action. `choices` are the words of an axis that mean something to the method; of an axis
     without any, nothing is tuned in a named space. An empty grid is the space of the base action alone.
     """
-    _check_tuned(tune or ())
+    if tune is not None:
+        _check_tuned(tune)
     known, named = choices or {}, named_space(space)
     given = named.grids if named.name == OWN else _meaningful(named.grids, base, known)
     grids, actions = list[dict[str, tuple[AxisValue, ...]]](), dict[Action, None]()

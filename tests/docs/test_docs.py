@@ -28,7 +28,7 @@ from poise.methods import METHODS, make_method
 from poise.policies import DEFAULT_POLICY
 from poise.runs import load_recipe
 from poise.runs.journal import read_journal
-from poise.settings import KEYS
+from poise.settings import KEYS, TrialSettings
 from poise.tuning.search import tuner_kind, tuner_names
 
 ROOT = Path(__file__).parents[2]
@@ -303,7 +303,7 @@ def test_options_of_policies_are_documented_with_their_defaults() -> None:
 def test_what_online_brings_along_is_documented() -> None:
     """Its trials are in the table of recipe keys, the number of its actions in that of spaces."""
     rows = {row[0].strip("`"): row[2] for row in table(section("recipes.md", "Keys"))}
-    own, others = (dict(tuner_kind(name).trial_settings({})) for name in (DEFAULT_POLICY, "exp3"))
+    own, others = (dict(tuner_kind(name).trial_settings(TrialSettings())) for name in (DEFAULT_POLICY, "exp3"))
     for key, value in own.items():
         words = json.dumps(value).strip('"')
         if value != others[key]:

@@ -110,14 +110,14 @@ def test_where_no_method_is_named_it_is_plastic_and_where_one_is_it_keeps_its_we
     assert own.replace(lr=0.1) == Settings.resolve(method="lucir", policy="fixed").default_action
     assert own.lr == 0.05
     mine = suited(blank(40), policy="fixed", action={"classifier": "fc", "lr": 0.02})
-    assert (mine.default_action.classifier, mine.default_action.lr, mine.first_action.lr) == ("fc", 0.02, 0.05)
+    assert (mine.default_action.classifier, mine.default_action.lr, mine.first_action().lr) == ("fc", 0.02, 0.05)
 
 
 @pytest.mark.parametrize(("count", "side"), [(40, 32), (20_001, 8)])
 def test_adamw_which_the_paper_has_not_gets_a_rate_of_its_own_and_keeps_the_rules(count: int, side: int) -> None:
     found = suited(blank(count, side), optimiser="adamw", policy="fixed")
     assert (found.decay, found.weight_decay, found.images) == ("cosine", 0.01, count)
-    assert found.first_action.lr == found.default_action.lr == 1e-3
+    assert found.first_action().lr == found.default_action.lr == 1e-3
 
 
 def test_with_many_images_everything_but_the_network_is_the_papers() -> None:
@@ -158,7 +158,7 @@ def test_images_in_colour_are_judged_for_and_grey_ones_are_not() -> None:
 def test_mirroring_is_judged_with_the_action_of_the_phase(make_images: Callable[..., ImageSet]) -> None:
     learner = Learner("slca", epochs=1, policy="fixed", device="cpu", batch=8)
     images, kind = make_images([0, 1] * 5), Augmentation(pad=0, flip=False)
-    assert learner.settings.first_action.backbone_rate < 1
+    assert learner.settings.first_action().backbone_rate < 1
     assert _judging_trainer(learner.settings, images, learner.runtime, kind).action.backbone_rate == 1
 
 

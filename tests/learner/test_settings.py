@@ -12,6 +12,7 @@ from poise.data import Budget
 from poise.errors import UserError
 from poise.learner import KEYS, Settings
 from poise.runs import make_recipe
+from poise.settings import TrialSettings
 
 from .samples import Flat, refusal
 
@@ -83,7 +84,7 @@ def test_every_default_is_written_out() -> None:
     settings = Settings.resolve(policy="online")
     assert settings.policy_options == settings.kind.resolve({}) != {}
     assert settings.space == settings.kind.space
-    assert settings.trials == settings.kind.trial_settings({})
+    assert settings.trials == settings.kind.trial_settings(TrialSettings())
     assert Settings.resolve() == settings == Learner().settings.replace(automatic=())
 
 

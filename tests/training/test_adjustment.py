@@ -72,5 +72,5 @@ def test_rare_old_classes_are_guessed_more_often_with_it(
 def test_the_first_phase_is_adjusted_as_the_user_says(make_images: MakeImages) -> None:
     given: dict[str, Any] = {"net": "small", "epochs": 1, "batch": 8, "device": "cpu", "policy": "fixed"}
     learner = Learner("lucir", action={"adjustment": 0.7}, **given)
-    assert learner.settings.first_action.adjustment == 0.7
-    assert Learner("lucir", **given).settings.first_action.adjustment == 0.0
+    assert learner.settings.first_action().adjustment == 0.7
+    assert Learner("lucir", **given).settings.first_action().adjustment == 0.0

@@ -298,9 +298,9 @@ class TestSeveralTrainings:
 def test_a_trial_is_a_share_of_a_phase_rounded_up_and_one_of_online_16_epochs_at_most(
     full: int, online: int, others: int
 ) -> None:
-    assert tuner_kind("online").trial_settings({}).short(full) == online
-    assert tuner_kind("online").trial_settings({"longest": 40}).short(full) == min(40, -(-full * 3 // 10))
-    assert tuner_kind("race").trial_settings({}).short(full) == others
+    assert tuner_kind("online").trial_settings(TrialSettings()).short(full) == online
+    assert tuner_kind("online").trial_settings(TrialSettings(longest=40)).short(full) == min(40, -(-full * 3 // 10))
+    assert tuner_kind("race").trial_settings(TrialSettings()).short(full) == others
 
 
 def test_an_axis_of_epochs_shortens_and_lengthens_trials(make_trials: Make) -> None:

@@ -63,11 +63,11 @@ def test_what_a_name_stands_for(name: str) -> None:
 def test_a_policy_brings_a_space_and_trials_along_unless_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
     assert tuner_names() == [*POLICIES, *KINDS]
     monkeypatch.setitem(POLICIES, "mine", Preset(POLICIES["grid"].make, "wide", {"horizon": 1}))
-    mine, race = tuner_kind("mine"), tuner_kind("race")
-    assert (mine.own_space(None, None), mine.trial_settings({})) == ("wide", TrialSettings(horizon=1).whole())
-    assert (mine.own_space("paper", ["lr"]), mine.trial_settings({"horizon": 2}).horizon) == ("paper", 2)
-    assert (race.own_space(None, None), race.trial_settings({})) == ("paper", TrialSettings())
-    online = tuner_kind("online").trial_settings({"validation": 9})
+    mine, race, nothing = tuner_kind("mine"), tuner_kind("race"), TrialSettings()
+    assert (mine.own_space(None, None), mine.trial_settings(nothing)) == ("wide", TrialSettings(horizon=1).whole())
+    assert (mine.own_space("paper", ["lr"]), mine.trial_settings(TrialSettings(horizon=2)).horizon) == ("paper", 2)
+    assert (race.own_space(None, None), race.trial_settings(nothing)) == ("paper", nothing)
+    online = tuner_kind("online").trial_settings(TrialSettings(validation=9))
     assert [online.short(full) for full in (10, 30, 53, 54, 160)] == [3, 9, 16, 16, 16]
     for space, tune in (("paper", None), ({"lr": [0.1]}, None), (None, ["lr"])):
         with pytest.raises(UserError, match=r"^policy=bilevel moves [^\n]*; leave space and tune out$"):

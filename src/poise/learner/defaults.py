@@ -223,7 +223,7 @@ def _judging_trainer(settings: Settings, images: ImageSet, runtime: Runtime, kin
     )
     feed = context.feed(images.select(torch.empty(0, dtype=torch.long)), images)
     grown = context.grow_model(images)
-    action = settings.first_action_on(given=is_given(settings, runtime))
+    action = settings.first_action(given=is_given(settings, runtime))
     return Trainer(context, grown, None, action, feed, address=("augmentation", kind.pad))
 
 
@@ -285,7 +285,7 @@ def describe(settings: Settings, images: ImageSet, augmentation: Augmentation, r
     more = f", {augmentation.name}" if augmentation.name else ""
     return (
         f"{seen}net {settings.net or 'of your own'}, {epochs} of {steps} (batch {schedule.batch}), "
-        f"{schedule.optimiser} at {settings.first_action.lr:g}, {moved}, {mirrored}{more} ({reason})"
+        f"{schedule.optimiser} at {settings.first_action().lr:g}, {moved}, {mirrored}{more} ({reason})"
     )
 
 

@@ -80,13 +80,14 @@ class Phase:
         # Policy learning: try actions on local environments h_i made of the training data, until the policy has enough;
         # then let it choose a_i. The first phase (i = 0) is plain classification.
         if action is None:
-            choice = self.context.backend.broadcast((yield from self._choose()))
+            choice = yield from self._choose()
             action = choice.action
             if action.classifier == AUTO:
                 yield from judge_before(self.task, action)
             self.task.release()
+            decided = self._decision_event(choice)
             self.trainer = self.make_trainer(action)
-            yield self._decision_event(choice)
+            yield decided
         else:
             assert pending is not None
             self.trainer = self.make_trainer(action)
@@ -134,7 +135,7 @@ class Phase:
         self.given = is_given(settings, self.runtime)
         start = None if settings.made_method.starts_anew else known.start
         model = start if start is not None else build_model(settings, arrival.images.shape, self.runtime.net)
-        if settings.made_method.freezes(arrival.phase, given=self.given) and not model.is_frozen:
+        if not model.is_frozen and settings.made_method.freezes(arrival.phase, given=self.given):
             model = model.copy()  # what is known stays as it is until the phase ends
             model.freeze_backbone()
         self.preprocessing = known.preprocessing if known.phases else None  # of images, where features replace those
@@ -153,7 +154,7 @@ class Phase:
             means=ClassMeans(known.means, known.mean_images) if known.means is not None else None,
         )
         material = PhaseData(context, self.kept, self.new, self.reserve, self.discarded)
-        actions = settings.action_space.actions if arrival.phase else (self._first_action,)
+        actions = settings.action_space.actions if arrival.phase else (settings.first_action(given=self.given),)
         possible = actions if arrival.action is None else (arrival.action,)
         still = model.is_frozen or not any(map(attrgetter("backbone_rate"), possible))
         if still and features_suffice(context, self.stored.shape, still=still):
@@ -176,10 +177,6 @@ class Phase:
         return given
 
     @property
-    def _first_action(self) -> Action:
-        return self.settings.first_action_on(given=self.given)
-
-    @property
     def network(self) -> nn.Module:
         """The backbone that the phase starts from, whether it is run or not."""
         return (self.material.whole or self.context.model).backbone
@@ -190,8 +187,10 @@ class Phase:
         """The action of this phase: the caller's, the first phase's own, or what the tuner chooses."""
         given, tuner = self.arrival.action, self.settings.tuner
         if given is None and self.arrival.phase == 0:
-            given = self._first_action
-        return tuner.choose(self.task) if given is None else tuner.accept(self.task, given)
+            given = self.settings.first_action(given=self.given)
+        if given is not None:
+            return (yield from tuner.accept(self.task, given))
+        return self.context.backend.broadcast((yield from tuner.choose(self.task)))
 
     def _make_trials(self) -> Trials:
         """Set up trials of actions on this phase's training images."""
@@ -233,8 +232,8 @@ class Phase:
     def make_trainer(self, action: Action) -> Trainer:
         """The phase's own training, on a copy of the model."""
         context, material = self.context, self.material
-        model, feed = context.grow_model(material.arrived), context.feed(material.kept.exemplars, material.new)
-        return Trainer(context, model, context.teacher(), action, feed)
+        feed = context.feed(material.kept.exemplars, material.new)
+        return Trainer(context, context.grow_model(material.arrived), context.teacher(), action, feed)
 
     def pending(self) -> Pending:
         """The values that are needed to resume this phase."""
@@ -324,16 +323,17 @@ def with_jitter(method: Method, preprocessing: Preprocessing) -> Preprocessing:
 
 def planned_work(settings: Settings, phase: int, growth: Growth, images: int) -> list[Progress]:
     """The parts of a phase that trains on so many images, nothing of them done yet."""
-    method, action, kind = settings.made_method, settings.default_action, settings.kind
-    schedule, plan, parts = settings.schedule.scaled_to(images), Planned(), dict[str, float]()
-    if kind.tunes or action.classifier == AUTO:
+    method, action, kind, schedule = settings.made_method, settings.default_action, settings.kind, settings.schedule
+    automatic, balances = action.classifier == AUTO, action.balance == "finetune" and growth.old
+    stages = (*method.stages(growth), *((method.balancing,) if balances else ()))
+    schedule, plan, parts = schedule.scaled_to(images), Planned(), dict[str, float]()
+    if kind.tunes or automatic:
         plan, trainings = settings.tuner.plan(phase), settings.trials.trainings(growth.new) if phase else 1
         tuning = plan.epochs * schedule.epochs / settings.schedule.epochs * images * trainings
         parts["trials" if kind.asks else kind.name] = tuning + plan.steps * min(schedule.batch, images)
-        judged = phase > 0 and action.classifier == AUTO and settings.trials.classifier == "full"
+        judged = phase > 0 and automatic and settings.trials.classifier == "full"
         if judged and not (plan.full or settings.memory.reserve):
             parts["classifiers"] = schedule.epochs * images * trainings
-    stages = (*method.stages(growth), *((method.balancing,) if action.balance == "finetune" and growth.old else ()))
     parts["training"] = images * sum(schedule.apply_to(stage).epochs(schedule.epochs) for stage in stages)
     words = f"{plan.trials} trials"
     return [Progress(phase, part, 0, round(count), words) for part, count in parts.items() if count]

@@ -54,40 +54,33 @@ class Settings(LearnerKeys):
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
         said = LearnerKeys(**{name: value for name, value in given.items() if value is not None})
-        kind = tuner_kind(said.policy)
-        chosen = {
-            "policy": kind.name,
-            "policy_options": kind.resolve(said.policy_options),
-            "space": kind.own_space(said.space, said.tune),
-        }
-        method = make_method(said.method, said.options)
-        memory = _budget(said.memory, method)
-        settings = cls(
-            **{
-                **dict(said),
-                **chosen,
-                "memory": memory,
-                "trials": _trial_settings(given.get("trials"), said.trials, kind, method, memory),
-                "method": absolute_word(said.method),
-                "net": said.net if said.net is None else absolute_word(said.net),
-                "automatic": left_open,
-            }
-        )
+        if isinstance(given.get("trials"), TrialSettings):  # complete as they are
+            return cls.of(said, left_open, trials=said.trials.whole())
+        return cls.of(said, left_open)
+
+    @classmethod
+    def of(cls, keys: LearnerKeys, automatic: tuple[str, ...] = (), **own: Any) -> Self:  # noqa: ANN401 - checked values
+        """The settings that keys stand for of which each is checked already; `own` replaces some of them."""
+        said = keys.model_copy(update=own)
+        values = {name: getattr(said, name) for name in LearnerKeys.model_fields}
+        values |= {"automatic": automatic, "method": absolute_word(said.method)}
+        values["net"] = said.net if said.net is None else absolute_word(said.net)
+        method, kind = make_method(said.method, said.options), tuner_kind(said.policy)
+        values |= {"policy": kind.name, "policy_options": kind.resolve(said.policy_options)}
+        values["space"], trials = kind.own_space(said.space, said.tune), kind.trial_settings(said.trials)
+        values["memory"] = _budget(said.memory, method)
+        values["trials"] = _possible(trials, said.trials, method, values["memory"])
+        settings = cls.model_construct(**values)
         settings.check()
         return settings
 
     @cached_property
     def schedule(self) -> Schedule:
         """How long and how hard a phase trains."""
-        return Schedule(**{name: getattr(self, name) for name in ScheduleKeys.model_fields})
+        return Schedule.model_construct(**{name: getattr(self, name) for name in ScheduleKeys.model_fields})
 
     def check(self) -> None:
         """Refuse words that mean nothing, by making what they stand for: the method, the space and the tuner."""
-        for axis, value in (("lr", "0.1"), ("classifier", '"fc"')):
-            if axis not in self.made_method.default_action:
-                raise UserError(
-                    f"method {self.method}: its default_action lacks {axis}; add one, such as {axis}={value}"
-                )
         if self.net is not None:
             check_backbone(self.net, self.made_method.variant)
         if self.memory.per_class == 0:
@@ -163,8 +156,13 @@ class Settings(LearnerKeys):
         memory; and `backbone_rate`, which starts from 1 unless the method has its own. A space by name leaves out what
         is not there.
         """
-        own, tunes, choices = self.made_method.default_action, self.kind.tunes, self.choices
-        space = named_space(self.space or {}, self.made_method.spaces)  # refuses a wrong word, tuned or not
+        method, tunes, choices = self.made_method, self.kind.tunes, self.choices
+        space = named_space(self.space or {}, method.spaces)  # refuses a wrong word, tuned or not
+        own = method.default_action
+        for axis, value in (("lr", "0.1"), ("classifier", '"fc"')):
+            if axis not in own:
+                lacks = f"method {self.method}: its default_action lacks {axis}"
+                raise UserError(f"{lacks}; add one, such as {axis}={value}")
         named = {axis for grid in space.grids for axis in grid}
         changing = (named if space.name == OWN else named & {"allocation"}) if tunes else set()
         memory = self.memory
@@ -201,23 +199,22 @@ class Settings(LearnerKeys):
         make_space({}, given, choices=self.choices)  # refuses words without meaning here
         return given
 
-    @property
-    def first_action(self) -> Action:
-        """The action of the first phase: plain classification, in which nothing is tuned."""
+    def first_action(self, *, given: bool = True) -> Action:
+        """The action of the first phase: plain classification, in which nothing is tuned.
+
+        A network that was not `given`, and so starts from random weights, learns at the full rate.
+        """
         own, default = self.made_method.default_action, self.default_action
         lr = own.lr if self.first_lr is None else self.first_lr
         counts = {"adjustment": default.adjustment} if "adjustment" in own else {}
-        return own.replace(lr=lr, classifier=default.classifier, **counts)
-
-    def first_action_on(self, *, given: bool) -> Action:
-        """The action of the first phase; but a network that starts from random weights learns at the full rate."""
-        first = self.first_action
-        return first.replace(backbone_rate=1.0) if "backbone_rate" in first and not given else first
+        full = {"backbone_rate": 1.0} if "backbone_rate" in own and not given else {}
+        return own.replace(lr=lr, classifier=default.classifier, **counts, **full)
 
     def remarks(self) -> list[str]:
         """Lines for the user about keys that change nothing here, and about what trials cannot judge."""
         if not self.kind.tunes:
-            trials = _trial_settings(None, TrialSettings(), self.kind, self.made_method, self.memory)
+            nothing, method = TrialSettings(), self.made_method
+            trials = _possible(self.kind.trial_settings(nothing), nothing, method, self.memory)
             own = {"space": self.kind.space, "tune": None, "trials": trials}
             unused = [name for name, value in own.items() if getattr(self, name) != value]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
@@ -290,23 +287,19 @@ def _budget(given: MemoryKeys | None, method: Method) -> Budget:
     return budget
 
 
-def _trial_settings(
-    given: object, checked: TrialSettings, kind: TunerKind, method: Method, memory: Budget
-) -> TrialSettings:
-    """How actions are tried: complete settings as given, else with what the policy brings along.
+def _possible(settings: TrialSettings, given: TrialSettings, method: Method, memory: Budget) -> TrialSettings:
+    """How actions are tried with this method and memory, of which some of what is `given` may leave no choice.
 
     Without old images only a look-ahead is possible, for a network that starts anew only the local environment.
     """
-    said = checked.said()
-    settings = checked.whole() if isinstance(given, TrialSettings) else kind.trial_settings(said)
     only = "local" if method.starts_anew else "lookahead" if memory.per_class == 0 else None
     if only is None:
         return settings
-    if said.get("environment", only) != only:
+    if "environment" in given.model_fields_set and given.environment != only:
         why = "needs old images to validate on, and memory=0 keeps none"
         if only == "local":
             why = "continues a network, and this method starts anew"
-        raise UserError(f"trials.environment={said['environment']} {why}; leave it out, or set {only}")
+        raise UserError(f"trials.environment={given.environment} {why}; leave it out, or set {only}")
     if settings.horizon:
         raise UserError(
             f"trials.horizon={settings.horizon} needs old images and a network that continues; leave it out"

@@ -191,9 +191,12 @@ def versions_of(settings: Settings) -> dict[str, str | None]:
     for name, made in ((f"method {settings.method}", method), (f"policy {settings.policy}", policy)):
         if isinstance(made, type | FunctionType) and (digest := _digest_own(made)):
             own[name] = digest
-    if (net := file_digest(settings.net)) is not None:
-        own[OWN_NETWORK] = net
-    return {**versions(*named_modules(settings.net), method.__module__), **own}
+    modules = [method.__module__]
+    if is_named(settings.net):
+        modules += named_modules(settings.net)
+        if (net := file_digest(settings.net)) is not None:
+            own[OWN_NETWORK] = net
+    return {**versions(*modules), **own}
 
 
 def command_for(settings: Settings) -> str:

@@ -184,7 +184,7 @@ def make_plan(name: str, recipe: Recipe, opening: Opening | None = None) -> Plan
     phases = None if setting == "groups" else recipe.phases
     stream = make_stream(setting, order=order, phases=phases, groups=groups)
     recipe.settings.memory.quota(len(stream.classes))
-    if recipe.start is None:
+    if recipe.settings.kind.before_phase_0 and recipe.start is None:
         recipe.settings.kind.check_first_phase(len(stream.groups[0]))
     sizes = {} if recipe.images_per_class is None else class_sizes(recipe.images_per_class, stream.classes)
     recipe = recipe.chosen_for(_first_images(source, stream, sizes)) if recipe.choose else recipe

@@ -38,9 +38,7 @@ class Recipe(RecipeKeys):
     @cached_property
     def settings(self) -> Settings:
         """The learner's settings that these keys stand for, resolved once."""
-        # `image_size` is for the data, which scale their images to it.
-        said = {name: getattr(self, name) for name in KEYS if name != "image_size"}
-        return Settings.resolve(**{**said, "trials": self.trials.said()})
+        return Settings.of(self, image_size=None)  # which is for the data: they scale their images to it
 
     def chosen_for(self, images: ImageSet) -> Recipe:
         """The recipe with all that it does not say chosen for the images of the first phase, if it asks for that.

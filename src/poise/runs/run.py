@@ -267,12 +267,12 @@ class Run:
 
     def _learn(self, learner: Learner, phase: int, train: ImageSet, examiner: Examiner) -> Generator[int, None, None]:
         clock, reward = CheckpointClock(self.checkpoint_seconds), self._reward(learner, examiner)
-        if learner.phases_ > phase:  # it was left between the phase and its exam
-            return
         groups, coming = self.plan.stream.groups, None
         if self.plan.settings.memory.knows_increment:  # the last phase counts itself
             coming = len(train.of_labels(groups[min(phase + 1, len(groups) - 1)]))
         arrived = train.of_labels(groups[phase])
+        if learner.phases_ > phase:  # it was left between the phase and its exam
+            return
         events = learner.fitting(arrived, arrived.labels, origins=arrived.origins, next_images=coming, reward=reward)
         if isinstance(self.executor, WaitingExecutor):  # a stop is heard, too, while other machines are waited for
             self.executor.meanwhile = lambda: self._leave_if_asked(learner)

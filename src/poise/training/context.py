@@ -68,10 +68,10 @@ class PhaseContext:
 
     def grow_model(self, new: ImageSet) -> Model:
         """A copy of the model with rows for the new classes, imprinted from these images and no others."""
-        expands = self.growth.old and self.growth.new and self.method.expands
+        inputs, expands = self.growth_inputs(new, "head"), self.growth.old and self.growth.new and self.method.expands
         model = (self._expand_once(new.shape) if expands else self.model).copy()
         with own_draws(torch_generator(self.seed, "layers", self.phase, "head")):
-            self.method.grow(model, self.growth_inputs(new, "head"))
+            self.method.grow(model, inputs)
         return model.placed(self.backend.device)
 
     def _expand_once(self, shape: tuple[int, int, int]) -> Model:

@@ -233,13 +233,13 @@ class TunerKind:
             raise UserError(f"policy={self.name} moves weights and learning rate freely; leave space and tune out")
         return {}
 
-    def trial_settings(self, given: Options) -> TrialSettings:
+    def trial_settings(self, given: TrialSettings) -> TrialSettings:
         """How actions are tried: as given, else as this kind brings along, else by default."""
-        return TrialSettings(**{**self.trials, **given}).whole()
+        return TrialSettings(**{**dict(given), **self.trials, **given.said()})
 
     def check_first_phase(self, classes: int) -> None:
         """Refuse a first phase of too few classes to be learned on: two that are known and two that arrive."""
-        if self.before_phase_0 and classes < LEAST_CLASSES:
+        if classes < LEAST_CLASSES:
             raise UserError(
                 f"{self.name} learns on pseudo tasks made of the first phase, which needs at least {LEAST_CLASSES} "
                 f"classes of two images or more and has {classes}; use another policy or a larger first phase"
