@@ -195,13 +195,17 @@ class SweepOutline(NamedTuple):
 def describe_sweep(cells: Sequence[Cell], out: Path, number: int = 0) -> SweepOutline:
     """Each cell, the first of which has this number, with its state. Cells that could not be run are refused."""
     awaited, refused = find_awaited(cells, out), dict[str, PoiseError]()
+    read_exam = functools.cache(lambda source: len(source.test()))  # the same for many cells
     lines, left = ["cell  state     folder"], 0
     for place, cell in enumerate(cells, number):
         try:
             state = Run(cell.plan, RunFolder(out / cell.name)).state()
             if state != "finished":
                 cell.plan.new_learner()
-                refuse_early(cell.plan, cell.plan.images()[0], reads=state == "new" and cell.name not in awaited)
+                if cell.plan.recipe.exam == "test":
+                    read_exam(cell.plan.source)
+                reads = state == "new" and cell.name not in awaited
+                refuse_early(cell.plan, cell.plan.training_images(), reads=reads)
                 left += 1
         except PoiseError as error:
             state, refused[cell.name] = "refused", error

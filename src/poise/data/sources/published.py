@@ -122,9 +122,14 @@ class CifarSource(Source):
         """A hash of the md5 sums of the training files, which `train` verifies."""
         return digest([self.name, *self._release.train.values()])
 
+    @cached_property
+    def _train(self) -> ImageSet:
+        """The training images, read once for all runs of these data."""
+        return self._images(self._release.train)
+
     def train(self) -> ImageSet:
         """The training images in the order of the files."""
-        return self._images(self._release.train)
+        return self._train
 
     def test(self) -> ImageSet:
         """The test images in the order of the file."""
