@@ -4,11 +4,10 @@ import json
 
 import pytest
 
-from poise.actions import Action, AxisValue
+from poise.actions import SPACES, Action, AxisValue, Named, make_space
 from poise.errors import UserError
 from poise.learner import Learner
 from poise.methods import METHODS, make_method
-from poise.spaces import SPACES, Named, make_space
 
 LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
 PODNET = Action(logit_kd=0, feature_kd=0, pod=1, lr=0.1, classifier="fc", old_rows="frozen")

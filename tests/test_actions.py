@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from poise import actions
-from poise.actions import Action, Axis, AxisValue, is_weight, register_axis
+from poise.actions import Action, Axis, AxisValue, is_weight, make_space, register_axis
 from poise.errors import UserError
-from poise.spaces import make_space
 
 WEIGHTS = st.floats(0, 1e6)
 CHOICES = st.fixed_dictionaries(

@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.policies import Outcome, Setup, make_policy
-from poise.spaces import make_space
 
 PROBES = Path(__file__).parents[1] / "results" / "probes"
 POLICIES: tuple[tuple[str, dict[str, float]], ...] = (("grid", {}), ("exp3", {"xi": 0.01}), ("exp3", {"xi": 0.1}))

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from poise.actions import make_space
 from poise.errors import UserError
 from poise.policies import POLICIES, Outcome, Policy, Setup, Trial, Tried, Wish, make_policy, register, replay
-from poise.spaces import make_space
 from poise.testing import PolicySuite
 from poise.testing.policies import BASE, PHASES, SPACE, history_of
 

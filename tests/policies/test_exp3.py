@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.policies import Outcome, Setup, Trial, make_policy
 from poise.policies.beliefs import Exp3
 from poise.policies.catalog import Composed
-from poise.spaces import make_space
 
 
 def setup(arms: int) -> Setup:

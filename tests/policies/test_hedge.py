@@ -8,10 +8,9 @@ import pytest
 from numpy.typing import NDArray
 
 from poise import draws
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.policies import Outcome, Setup, Trial, make_policy
 from poise.policies.beliefs import AdaHedge
-from poise.spaces import make_space
 
 Array = NDArray[np.float64]
 ROUNDS = 400

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from poise import Learner
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
 from poise.policies.beliefs import Informed
-from poise.spaces import make_space
 
 GRID = {"feature_kd": (0.1, 0.2, 0.3, 0.4), "lr": (0.1, 0.05)}
 OWN = Action(feature_kd=0.4, lr=0.05)

@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.policies import Outcome, Policy, Setup, Trial, make_policy
-from poise.spaces import make_space
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 

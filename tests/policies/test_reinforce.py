@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from poise import draws
-from poise.actions import Action
+from poise.actions import Action, ActionSpace, make_space
 from poise.policies.reinforce import FEATURES, Reinforce, state_of
-from poise.spaces import ActionSpace, make_space
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 SPACE = make_space({"feature_kd": [0, 1, 2], "lr": [0.1, 0.05]}, BASE)

@@ -7,11 +7,10 @@ import pytest
 from numpy.typing import NDArray
 
 from poise import draws
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.errors import UserError
 from poise.policies import Outcome, Policy, Setup, make_policy
 from poise.policies.wrappers import Safe
-from poise.spaces import make_space
 
 Array = NDArray[np.float64]
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)

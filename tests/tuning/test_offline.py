@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from poise import draws
-from poise.actions import Action
+from poise.actions import Action, ActionSpace, make_space
 from poise.data import Feed, ImageSet, Memory
 from poise.errors import UserError
 from poise.methods import Growth, make_method
 from poise.policies.reinforce import state_of
-from poise.spaces import ActionSpace, make_space
 from poise.training.context import PhaseContext
 from poise.training.device import Backend, make_backend
 from poise.tuning.environments import TrialInputs

@@ -10,12 +10,11 @@ import pytest
 import torch
 
 from poise import Learner, UserError
-from poise.actions import Action
+from poise.actions import Action, make_space
 from poise.methods import make_method
 from poise.policies import POLICIES, Preset, Setup
 from poise.runs import Plan, Run, RunFolder, load_recipe, make_plan
 from poise.settings import TrialSettings
-from poise.spaces import make_space
 from poise.training.events import EpochDone, TuningDone
 from poise.tuning.bilevel import BilevelTuner, tuned_axes
 from poise.tuning.offline import OfflineTuner

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from poise import store
-from poise.actions import Action, AxisValue
+from poise.actions import Action, AxisValue, Grids
 from poise.data import Augmentation, Budget, Memory, Preprocessing
 from poise.errors import (
     OtherImages,
@@ -51,7 +51,6 @@ from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_st
 from poise.learner.upkeep import Exemplar
 from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
 from poise.settings import TrialSettings, plain_copy
-from poise.spaces import Grids
 from poise.training.device import Backend, undisturbed
 from poise.training.evaluate import Evaluator, Extracted, both_classifiers
 from poise.training.events import Event, PhaseDone

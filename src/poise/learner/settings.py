@@ -10,14 +10,13 @@ from typing import Any, Final, Self
 
 from torch import nn
 
-from poise.actions import AXES, Action, AxisValue
+from poise.actions import AXES, OWN, Action, ActionSpace, AxisValue, make_space, named_space
 from poise.data import ALL_IMAGES, Augmentation, Budget
 from poise.errors import UserError, shown
 from poise.methods import Growth, Method, is_registered, make_method
 from poise.nets import absolute_word, check_backbone, is_named
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
-from poise.spaces import OWN, ActionSpace, make_space, named_space
 from poise.training.device import Backend, make_backend
 from poise.training.lanes import Executor
 from poise.training.optimiser import Schedule

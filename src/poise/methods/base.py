@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from poise.actions import Action, AxisValue
+from poise.actions import Action, AxisValue, Grid, Named
 from poise.data import herd
 from poise.errors import UserError, check_number, refuse_taken, suggestion
 from poise.nets import (
@@ -29,7 +29,6 @@ from poise.nets import (
     find_in_file,
 )
 from poise.settings import ceiling
-from poise.spaces import Grid, Named
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from poise.actions import ActionSpace
 from poise.errors import Damaged, UserError
-from poise.spaces import ActionSpace
 
 Array = NDArray[np.float64]
 

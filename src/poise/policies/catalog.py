@@ -223,7 +223,7 @@ def make_policy(name: str, setup: Setup, options: Mapping[str, Option] | None = 
     """The policy of that name with its options, and wrappers around it: `safe=1.0`, `every=2`.
 
     >>> from poise.actions import Action
-    >>> from poise.spaces import make_space
+    >>> from poise.actions import make_space
     >>> setup = Setup(make_space("paper", Action(logit_kd=0, feature_kd=1, lr=0.1)), short=16, full=160, seed=0)
     >>> policy = make_policy("grid", setup, {"safe": 1.0, "every": 2})
     >>> policy.begin(1)

@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike
 
+from poise.actions import ActionSpace
 from poise.policies.base import Array
-from poise.spaces import ActionSpace
 
 FEATURES: Final = 3  # of `state_of`
 PER_CLASS: Final = 20  # exemplars of a class in the paper

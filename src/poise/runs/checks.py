@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from poise import store
-from poise.actions import Action
+from poise.actions import Action, ActionSpace
 from poise.errors import Diverged, Interrupted, RunFailed, UserError
 from poise.learner import Learner
 from poise.policies import UNTUNED, Outcome
@@ -26,7 +26,6 @@ from poise.runs.plan import Plan
 from poise.runs.record import load_result
 from poise.runs.run import Run
 from poise.runs.sweep import Cell, sweep_cells
-from poise.spaces import ActionSpace
 from poise.tuning.results import Reward, TrialResult
 
 NAME = "crossval"

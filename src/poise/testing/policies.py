@@ -10,10 +10,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from poise import draws
-from poise.actions import Action
+from poise.actions import Action, ActionSpace, make_space
 from poise.errors import Damaged
 from poise.policies import Decided, Outcome, Policy, Setup, Trial, Tried, make_policy, replay
-from poise.spaces import ActionSpace, make_space
 
 BASE = Action(logit_kd=0, feature_kd=1, lr=0.1)
 SPACE = make_space({"feature_kd": [0, 1, 2], "lr": [0.1, 0.05]}, BASE)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from poise import draws
-from poise.actions import Action
+from poise.actions import Action, ActionSpace
 from poise.data import ImageSet, Memory, on_arrival, per_class
 from poise.data.images import all_but
 from poise.errors import Diverged, UserError
@@ -29,7 +29,6 @@ from poise.nets import Model
 from poise.policies import Planned, Setup
 from poise.policies.reinforce import Reinforce, state_of
 from poise.settings import Keys, Part, Rate, ceiling, key
-from poise.spaces import ActionSpace
 from poise.training.context import LocalPhase, PhaseContext, keep_memory, measure_means
 from poise.training.events import Event, Progress
 from poise.training.trainer import Trainer

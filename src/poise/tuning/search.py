@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, Strict
 
-from poise.actions import Action
+from poise.actions import Action, Grids
 from poise.errors import Damaged, UserError, suggestion
 from poise.policies import (
     POLICIES,
@@ -32,7 +32,6 @@ from poise.policies import (
 )
 from poise.policies.base import MOST_TRIALS
 from poise.settings import TrialSettings
-from poise.spaces import Grids
 from poise.training.events import Event, Progress, TrialDone, TuningDone
 from poise.tuning.results import Entry, Episode, History, HyperStep, Reward
 from poise.tuning.trials import Attempt, Trials
