@@ -48,7 +48,7 @@ class TestJoint:
         garbage = model.copy()
         garbage.load_state_dict({name: torch.zeros_like(value) for name, value in garbage.state_dict().items()})
         other = Learner.from_state(
-            replace(state, knowledge=replace(state.knowledge, start=garbage, predictor=garbage)), device="cpu"
+            state.replace(knowledge=replace(state.knowledge, start=garbage, predictor=garbage)), device="cpu"
         )
         one, two = learned(learner, arriving[1]), learned(other, arriving[1])
         assert torch.equal(weights(one), weights(two))

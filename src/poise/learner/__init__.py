@@ -10,7 +10,7 @@ from poise.learner.inputs import Images, Known, Labels
 from poise.learner.learner import Learner
 from poise.learner.phase import planned_work
 from poise.learner.settings import KEYS, Runtime, Settings
-from poise.learner.state import Knowledge, Label, LearnerState, Lookup, SavedLearner, save_state
+from poise.learner.state import Knowledge, Label, LearnerState, Lookup, save_state
 from poise.learner.upkeep import Exemplar
 
 __all__ = [
@@ -25,7 +25,6 @@ __all__ = [
     "LearnerState",
     "Lookup",
     "Runtime",
-    "SavedLearner",
     "Settings",
     "fill_in_defaults",
     "planned_work",

@@ -577,7 +577,14 @@ class Learner:
         parts.runtime.backend.synchronise()
         own, model, augmentation = parts.runtime.net, self.model, parts.runtime.augmentation
         net = model.backbone if model is not None else phase.network if phase is not None else own
-        return LearnerState(parts.settings, parts.knowledge, augmentation, own is not None, pending, net_info(net))
+        return LearnerState(
+            settings=parts.settings,
+            knowledge=parts.knowledge,
+            augmentation=augmentation,
+            own_net=own is not None,
+            pending=pending,
+            net_info=net_info(net),
+        )
 
     @classmethod
     def from_state(
@@ -590,7 +597,7 @@ class Learner:
     ) -> Self:
         """The learner that `state` described; `net` is the user's own, if it has one."""
         with undisturbed():
-            net = adapted_again(net, state.info) if net is not None else None
+            net = adapted_again(net, state.net_info) if net is not None else None
             runtime = Runtime.of(state.settings, device, net=net, augmentation=state.augmentation, executor=executor)
             with runtime.backend.active():
                 knowledge = state.knowledge.placed(runtime.backend.device)

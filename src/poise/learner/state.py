@@ -148,21 +148,28 @@ class Pending(BaseModel, frozen=True, arbitrary_types_allowed=True):
     tensors: Tensors = Field({}, exclude=True)
 
 
-class SavedLearner(BaseModel):
-    """The description in a learner's file, beside its tensors; fields are named as in `Knowledge`."""
+class LearnerState(BaseModel, frozen=True):
+    """All of a learner, as its file has it beside the tensors; fields of `Knowledge` stand among the others there.
 
-    poise: str
+    Attributes:
+        pending: the phase it is in the middle of.
+        net_info: what is known of a network that was not made here.
+        models: how the networks of a file are built again.
+        poise: the version that wrote the file.
+    """
+
     settings: Settings
+    knowledge: Knowledge
     augmentation: Augmentation | None
     own_net: bool
-    net_info: NetInfo | None
-    models: dict[Literal["predictor", "start"], SavedModel]
     pending: Pending | None
-    knowledge: Knowledge
+    net_info: NetInfo | None
+    models: dict[Literal["predictor", "start"], SavedModel] = {}
+    poise: str = __version__
 
     @classmethod
-    def of(cls, meta: Mapping[str, Any]) -> Self:
-        """The plain values of a file, checked."""
+    def described(cls, meta: Mapping[str, Any]) -> Self:
+        """The plain values of a file, checked; what is in tensors is missing."""
         try:
             found = cls(**{**meta, "knowledge": meta})
         except (PoiseError, ValidationError) as error:
@@ -176,20 +183,9 @@ class SavedLearner(BaseModel):
         plain = self.model_dump(mode="json")
         return {**plain.pop("knowledge"), **plain}
 
-
-@dataclass(frozen=True)
-class LearnerState:
-    """All of a learner: what it was made with, what it knows, and the phase it is in the middle of.
-
-    `info` is what is known of a network that was not made here.
-    """
-
-    settings: Settings
-    knowledge: Knowledge
-    augmentation: Augmentation | None = None
-    own_net: bool = False
-    pending: Pending | None = None
-    info: NetInfo | None = None
+    def replace(self, **changes: Any) -> Self:  # noqa: ANN401 - a value of any field
+        """This state with some fields changed."""
+        return self.model_copy(update=changes)
 
     @property
     def architecture(self) -> str:
@@ -205,23 +201,23 @@ class LearnerState:
             predictor.head.drop_unused()
         gone: dict[str, Any] = {"memory": None, "features": None, "history": (), "images_digests": ()}
         knowledge = replace(self.knowledge, predictor=predictor, start=predictor, **gone)
-        return replace(self, settings=self.settings.predicting(), knowledge=knowledge, pending=None)
+        return self.replace(settings=self.settings.predicting(), knowledge=knowledge, pending=None)
 
     def renamed(self, names: Sequence[Label]) -> LearnerState:
         """A copy with other labels for its classes: `names[label]` instead of each label, a number."""
         classes = tuple(names[int(label)] for label in self.knowledge.classes)
-        return replace(self, knowledge=replace(self.knowledge, classes=classes, images_digests=()))
+        return self.replace(knowledge=replace(self.knowledge, classes=classes, images_digests=()))
 
     def started_with(self, settings: Settings) -> LearnerState:
         """The state after a first phase, for a learner made with other settings."""
         classifier = first_classifier(settings.default_action)
         action = self.knowledge.action.replace(classifier=classifier)
-        return replace(self, settings=settings, knowledge=replace(self.knowledge, classifier=classifier, action=action))
+        return self.replace(settings=settings, knowledge=replace(self.knowledge, classifier=classifier, action=action))
 
     def without_past(self) -> LearnerState:
         """Only the phase it is in the middle of, if it learned others before: those are in another file."""
         known = self.knowledge
-        return self if not known.phases else replace(self, knowledge=Knowledge(action=known.action))
+        return self if not known.phases else self.replace(knowledge=Knowledge(action=known.action))
 
     # To tensors and back ----------------------------------------------------------------------------------------
 
@@ -233,7 +229,9 @@ class LearnerState:
         for name, model in models.items():
             if model is not None:
                 found |= _add_prefix(name, model.state_dict())
-                described[name] = self._described(model)
+                net, grown = model.architecture or self.architecture, list(model.growth_history)
+                expanded = bool(grown) and expands(self.settings)
+                described[name] = SavedModel(net=net, grown=grown, expands=expanded, frozen=model.frozen)
         if known.means is not None:
             found["means"] = known.means
         if known.features is not None:
@@ -245,21 +243,7 @@ class LearnerState:
                     found |= _add_prefix(f"memory.{part}", _pixels_of(kept.store, known.preprocessing))
         if self.pending is not None:
             found |= _add_prefix("pending", self.pending.tensors)
-        saved = SavedLearner.model_construct(
-            poise=__version__,
-            settings=self.settings,
-            augmentation=self.augmentation,
-            own_net=self.own_net,
-            net_info=self.info,
-            models=described,
-            pending=self.pending,
-            knowledge=known,
-        )
-        return found, saved.as_json()
-
-    def _described(self, model: Model) -> SavedModel:
-        net, grown = model.architecture or self.architecture, list(model.growth_history)
-        return SavedModel(net=net, grown=grown, expands=bool(grown) and expands(self.settings), frozen=model.frozen)
+        return found, self.replace(models=described, poise=__version__).as_json()
 
     @classmethod
     def read(cls, path: Path, *, net: nn.Module | None = None) -> LearnerState:
@@ -281,7 +265,7 @@ class LearnerState:
 
         Plain values that no learner was saved with are refused (`Malformed`).
         """
-        saved = SavedLearner.of(meta)
+        saved = cls.described(meta)
         if saved.own_net and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
         info = saved.net_info
@@ -297,11 +281,11 @@ class LearnerState:
         pending = saved.pending
         if pending is not None:
             pending = pending.model_copy(update={"tensors": store.under("pending", tensors)})
-        return cls(saved.settings, knowledge, saved.augmentation, saved.own_net, pending, info)
+        return saved.replace(knowledge=knowledge, pending=pending)
 
 
 def _knowledge(
-    saved: SavedLearner, tensors: Mapping[str, Tensor], net: nn.Module | None, lookup: Lookup | None
+    saved: LearnerState, tensors: Mapping[str, Tensor], net: nn.Module | None, lookup: Lookup | None
 ) -> Knowledge:
     known = saved.knowledge
     models = {

@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, NoReturn, TypeVar
@@ -218,7 +218,7 @@ class ModelFile:
             if saved is None:
                 return self._read(lesson.device)
             return Learner.from_state(
-                replace(LearnerState.read(self._file), pending=saved[0].pending), device=lesson.device
+                LearnerState.read(self._file).replace(pending=saved[0].pending), device=lesson.device
             )
         if saved is not None:
             return Learner.from_state(saved[0], device=lesson.device)

@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 
 from poise import store
 from poise.errors import reading
-from poise.learner import Label, SavedLearner
+from poise.learner import Label, LearnerState
 from poise.words import counted, one_line
 
 #: Where a file says of which classes its kept images are.
@@ -40,7 +40,7 @@ class LearnerSummary:
     """
 
     path: Path
-    saved: SavedLearner
+    saved: LearnerState
     parameters: int
     kept: Mapping[Label, int] | None
     interrupted: bool
@@ -50,7 +50,7 @@ class LearnerSummary:
         """Read the summary of a file; `interrupted` says that an unfinished phase lies beside it."""
         meta, shapes, tensors = store.read_summary(path, LABELS, kind="learner")
         with reading(path):
-            saved = SavedLearner.of(meta)
+            saved = LearnerState.described(meta)
             known = saved.knowledge
             rows = [row for name in LABELS for row in (tensors[name].tolist() if name in tensors else ())]
             found = Counter(known.classes[row] for row in rows)

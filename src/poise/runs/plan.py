@@ -311,7 +311,7 @@ def read_start(path: Path, settings: Settings, identity: Mapping[str, Any], look
         raise not_registered(f"start={path} was trained with the method '{method}'")
     with reading(file, "give another start"):
         state = LearnerState.from_tensors(tensors, learner, lookup=lookup)
-    network = replace(state, settings=settings).architecture
+    network = state.replace(settings=settings).architecture
     _refuse_other_state(path, state.architecture, network, state.settings.memory, settings.memory)
     return state.started_with(settings)
 
