@@ -179,11 +179,10 @@ class TestTurns:
         assert list(going) == [[], [], ["a", "b"], ["c"]]
 
     @pytest.mark.parametrize(
-        ("pieces", "worth", "given", "expected"),
-        [(1, 8, None, 8), (2, 8, None, 4), (3, 8, None, 2), (9, 8, None, 1), (2, 3, None, 3), (2, 8, 2, 2)],
+        ("pieces", "given", "expected"), [(1, None, 8), (2, None, 4), (3, None, 2), (9, None, 1), (2, 2, 2)]
     )
     def test_work_that_shares_the_device_has_its_part_of_the_lanes(
-        self, pieces: int, worth: int, given: int | None, expected: int, cpu: Backend
+        self, pieces: int, given: int | None, expected: int, cpu: Backend
     ) -> None:
         found = list[int]()
 
@@ -191,7 +190,6 @@ class TestTurns:
             inner = Lanes(cpu, given)
             if given is None:
                 inner.most = 8  # as on a GPU
-            inner.limit(worth)
             yield None
             found.append(len(inner))
             return ""

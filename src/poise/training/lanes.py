@@ -37,27 +37,9 @@ T = TypeVar("T")
 Work = Generator[object, None, T]  # yields whenever others may have their turn
 
 LANES: Final = 8  # on a GPU, where nobody says another number: with more, an H200 is no faster
-LANE_RATE: Final = 43_000.0  # images per second of one lane, as measured on an H200
-CAPTURE_SECONDS: Final = 1.0  # of one captured step, an estimate
 
 #: Among how many pieces of work, each of which may have lanes of its own, what runs at present is one.
 _SHARERS: ContextVar[int] = ContextVar("sharers", default=1)
-
-
-def worthwhile_lanes(images: float, captures: int) -> int:
-    """How many lanes finish so much work soonest, where each of them first captures so many steps.
-
-    The speed of several lanes is taken to grow as the third root of their number; while one captures, nothing else is
-    queued.
-
-    >>> worthwhile_lanes(1e6, 6), worthwhile_lanes(4e6, 6), worthwhile_lanes(4e6, 3), worthwhile_lanes(1e8, 3)
-    (1, 3, 6, 8)
-    """
-
-    def needed(lanes: int) -> float:
-        return float(images / (LANE_RATE * lanes ** (1 / 3)) + CAPTURE_SECONDS * captures * lanes)
-
-    return min(range(1, LANES + 1), key=needed)
 
 
 def give_back() -> None:
@@ -156,18 +138,11 @@ class Lanes:
         self.most = count or (LANES if backend.device.type == "cuda" else 1)
         if backend.world.joined:
             self.most = 1  # all ranks must exchange things in the same order
-        self._worth = LANES
         self._lanes: list[Lane] = []  # those that were needed so far
 
     def __len__(self) -> int:
         """How many may be at work at once."""
-        if self._given:
-            return self.most
-        return max(1, min(self.most, self._worth, LANES // _SHARERS.get()))
-
-    def limit(self, worth: int) -> None:
-        """Use at most so many for the work to come, where nobody gave their number."""
-        self._worth = worth
+        return self.most if self._given else max(1, min(self.most, LANES // _SHARERS.get()))
 
     def run(self, bench: Bench[A, R], attempts: Sequence[A]) -> Iterator[list[R]]:
         """Run all attempts, taking turns; after every round those results that became known, in the order of asking.

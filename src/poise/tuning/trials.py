@@ -21,7 +21,7 @@ from poise.policies import Outcome, Trial
 from poise.settings import ceiling
 from poise.training.context import LocalPhase, keep_memory, measure_means
 from poise.training.events import EpochDone
-from poise.training.lanes import Executor, Lane, Lanes, Work, worthwhile_lanes
+from poise.training.lanes import Executor, Lane, Lanes, Work
 from poise.training.trainer import Trainer
 from poise.tuning.environments import Environment, TrialInputs, draw_environments
 from poise.tuning.results import CLASSIFIERS, HitsPerClass, TrialResult, Witness, count_hits
@@ -91,9 +91,6 @@ class Trials:
         """
         inputs, rounds = self.inputs, {attempt.trial.round for attempt in attempts}
         self._begun = {number: begun for number, begun in self._begun.items() if number in rounds}
-        images = self.images_an_epoch * sum(attempt.trial.epochs for attempt in attempts)
-        kinds = len({attempt.action.step_key for attempt in attempts})
-        self._lanes.limit(worthwhile_lanes(images, kinds * inputs.settings.trainings(inputs.context.growth.new)))
         for results in self._executor.run(self, attempts):
             yield [inputs.context.backend.broadcast(result) for result in results]
 
