@@ -7,8 +7,6 @@ import json
 import logging
 import math
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BytesIO
 from pathlib import Path
@@ -112,7 +110,8 @@ def export(known: Knowledge, path: Path) -> None:
     program = _Program(
         known.predictor, known.means, normalising, known.classifier, known.temperature(known.classifier)
     ).eval()
-    with _quiet_torch(), torch.no_grad():
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # else it lists the packages that it misses
+    with warnings.catch_warnings(action="ignore"), torch.no_grad():  # of torch, on its own future
         traced = _trace(program, known.shape)
         data = (_onnx_bytes if path.suffix == ".onnx" else _pt2_bytes)(traced, _document(known))
     with explaining_refusals("export it again"):
@@ -180,17 +179,3 @@ def _pt2_bytes(traced: torch.export.ExportedProgram, document: str) -> bytes:
     buffer = BytesIO()
     torch.export.save(traced, buffer, extra_files={f"{DOCUMENT}.json": document})
     return buffer.getvalue()
-
-
-@contextmanager
-def _quiet_torch() -> Iterator[None]:
-    """Silence torch's remarks on packages that it misses, and on its own future."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    try:
-        logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
