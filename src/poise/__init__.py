@@ -6,21 +6,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from poise.actions import Action
-    from poise.data import Augmentation, Budget, Preprocessing
-    from poise.errors import PoiseError, UserError
-    from poise.learner import Learner
-
-__all__ = [
-    "Action",
-    "Augmentation",
-    "Budget",
-    "Learner",
-    "PoiseError",
-    "Preprocessing",
-    "UserError",
-    "__version__",
-]
+    from poise.actions import Action as Action
+    from poise.data import Augmentation as Augmentation
+    from poise.data import Budget as Budget
+    from poise.data import Preprocessing as Preprocessing
+    from poise.errors import PoiseError as PoiseError
+    from poise.errors import UserError as UserError
+    from poise.learner import Learner as Learner
 
 __version__ = "0.1.0"
 
@@ -34,6 +26,7 @@ _HOMES = {
     "Preprocessing": "poise.data",
     "UserError": "poise.errors",
 }
+__all__ = [*_HOMES, "__version__"]  # noqa: PLE0604 - the keys are strings
 
 
 if not TYPE_CHECKING:  # which would take every other name for one of these

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from poise.methods import METHODS, make_method
-from poise.nets import Model, build_backbone, build_head, copy_network
+from poise.nets import Model, build_backbone, build_head
+from poise.nets.base import copy_network
 
 
 class Noted(nn.Module):

@@ -10,14 +10,11 @@ from poise.learner.inputs import Images, Known, Labels
 from poise.learner.learner import Learner
 from poise.learner.phase import planned_work
 from poise.learner.settings import KEYS, Runtime, Settings
-from poise.learner.state import Knowledge, Label, LearnerState, Lookup, save_state
-from poise.learner.upkeep import Exemplar
+from poise.learner.state import Label, LearnerState, Lookup, save_state
 
 __all__ = [
     "KEYS",
-    "Exemplar",
     "Images",
-    "Knowledge",
     "Known",
     "Label",
     "Labels",

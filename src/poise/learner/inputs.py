@@ -65,14 +65,12 @@ class NewPhase:
     """New images with their labels, checked, and the phase that they start.
 
     Attributes:
-        phase: the number of the phase they start.
         images: all that arrived, labelled by rows of the head; once the phase begins, those that are stored.
         count: how many arrived.
         classes: the labels of all rows after this phase.
         growth: how many classes were known, and how many are new.
         digest: of images and labels, so that a saved phase is resumed with the same ones.
         next_images: how many come next, for a memory that is to know it.
-        action: if the caller decided it.
     """
 
     phase: int

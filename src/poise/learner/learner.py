@@ -49,7 +49,8 @@ from poise.learner.phase import Phase, with_jitter
 from poise.learner.settings import KEYS, Runtime, Settings, is_given
 from poise.learner.state import Knowledge, Label, LearnerState, Pending, save_state
 from poise.learner.upkeep import Exemplar
-from poise.nets import Model, NetInfo, adapted_again, named_info, net_info
+from poise.nets import Model, NetInfo, net_info
+from poise.nets.adapt import adapted_again, named_info
 from poise.settings import TrialSettings, plain_copy
 from poise.training.device import Backend, undisturbed
 from poise.training.evaluate import Evaluator, Extracted, both_classifiers
@@ -845,9 +846,6 @@ class _Parts:
     """The settings, device and knowledge that a learner's parameters stand for.
 
     Attributes:
-        settings: what it is made with.
-        runtime: its device, and what else is no setting.
-        knowledge: what it has learned.
         given: the parameters it was made of. A dictionary among them that is changed later counts from `fit` on:
             the settings have a copy.
         pending: a phase that was saved in its middle.

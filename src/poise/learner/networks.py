@@ -15,7 +15,8 @@ from poise.data import suitable_net
 from poise.errors import UserError
 from poise.learner.settings import Settings
 from poise.methods import Growth, is_registered
-from poise.nets import Model, build_head, build_net, feature_width, is_named, net_info, own_draws
+from poise.nets import Model, build_head, build_net, feature_width, net_info, own_draws
+from poise.nets.adapt import is_named
 
 Shape = tuple[int, int, int]  # channels, height, width
 

@@ -14,7 +14,8 @@ from poise.actions import AXES, OWN, Action, ActionSpace, AxisValue, make_space,
 from poise.data import ALL_IMAGES, Augmentation, Budget
 from poise.errors import UserError, shown
 from poise.methods import Growth, Method, is_registered, make_method
-from poise.nets import absolute_word, check_backbone, is_named
+from poise.nets import check_backbone
+from poise.nets.adapt import absolute_word, is_named
 from poise.policies import DEFAULT_POLICY, UNTUNED, Setup
 from poise.settings import LearnerKeys, MemoryKeys, ScheduleKeys, TrialSettings
 from poise.training.device import Backend, make_backend

@@ -32,7 +32,8 @@ from poise.data.decode import compress, decompress
 from poise.errors import Malformed, PoiseError, UserError, first_line, not_learned, reading
 from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
-from poise.nets import Model, NetInfo, adapted_again, is_named, net_info, set_info
+from poise.nets import Model, NetInfo, net_info
+from poise.nets.adapt import adapted_again, is_named, set_info
 from poise.settings import own_error
 from poise.training.evaluate import NCM_TEMPERATURE
 from poise.tuning.classifier import first_classifier
@@ -66,16 +67,11 @@ class Knowledge:
     Attributes:
         action: the one that the last phase was trained with.
         classes: the labels seen so far, in the order in which they arrived.
-        phases: how many phases were learned.
         classifier: which one counts at present.
-        shape: of the images.
         short_side: that of the images as they were stored. Pictures are scaled to it, and the centre of `shape` is cut
             out of them.
-        preprocessing: of the images.
-        predictor: the model to predict with.
         start: the model that the next phase starts from; nearly always the same.
-        means: the unit mean feature of each class.
-        mean_images: the number of images that each of them was measured on.
+        mean_images: the number of images that the mean of each class was measured on.
         memory: the kept images; None where they were left out when the learner was saved.
         features: those of the kept images, exemplars first, where the network is frozen for good.
         hits: of each classifier, in all judgements so far.

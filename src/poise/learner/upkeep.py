@@ -25,7 +25,6 @@ class Exemplar:
 
     Attributes:
         id: a digest of its pixels, which stays the same as long as it is kept.
-        label: its class.
         index: its place among the kept images of its class, in the order of herding; those of the reserve come after.
         reserve: whether it serves for validation only.
         origin: its index in the data it came from, where that is known.
@@ -74,7 +73,8 @@ def list_exemplars(known: Knowledge) -> list[Exemplar]:
         ):
             label = known.classes[row]
             where = int(origin) if origin >= 0 else None
-            found.append(Exemplar(key, label, counts[label], reserve, where, _plain_image(pixels)))
+            image = pixels[0] if len(pixels) == 1 else pixels.permute(1, 2, 0)
+            found.append(Exemplar(key, label, counts[label], reserve, where, image.cpu().numpy()))
             counts[label] += 1
     return sorted(found, key=lambda each: (known.classes.index(each.label), each.index))
 
@@ -142,8 +142,3 @@ def _one_or_several(classes: Label | Labels) -> list[Label]:
     if not found:
         raise UserError("no class was named; give a label, or a list of labels")
     return found
-
-
-def _plain_image(pixels: Tensor) -> NDArray[np.uint8]:
-    image: NDArray[np.uint8] = pixels.cpu().numpy()
-    return image[0] if len(image) == 1 else image.transpose(1, 2, 0)

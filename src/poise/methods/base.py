@@ -15,19 +15,8 @@ from torch import Tensor, nn
 from poise.actions import Action, AxisValue, Grid, Named
 from poise.data import herd
 from poise.errors import UserError, check_number, refuse_taken, suggestion
-from poise.nets import (
-    HEADS,
-    Branches,
-    Concatenated,
-    Head,
-    Model,
-    Output,
-    Part,
-    ResNet,
-    Specialised,
-    file_digest,
-    find_in_file,
-)
+from poise.nets import HEADS, Branches, Concatenated, Head, Model, Output, Part, ResNet, Specialised
+from poise.nets.adapt import file_digest, find_in_file
 from poise.settings import ceiling
 
 

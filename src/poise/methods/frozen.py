@@ -12,7 +12,8 @@ from torch.nn.functional import cosine_similarity, one_hot, relu
 from poise import losses
 from poise.actions import Action
 from poise.methods.base import Growth, GrowthInputs, Method, Stage, TrainedPhase, register
-from poise.nets import FULL, CosineHead, Model, Output, ScaledHead, make_layer
+from poise.nets import FULL, CosineHead, Model, Output, ScaledHead
+from poise.nets.base import make_layer
 
 ADAPTER: Final = "adapter"  # the linear layer that the network is trained with
 #: With it, a softmax of cosines, or of scores between 0 and 1, is as steep as the probabilities of `ncm`.

@@ -1,21 +1,7 @@
 """What learns: backbones, two branches of one, several side by side, heads, and the model made of both."""
 
-from poise.nets.adapt import (
-    Adapted,
-    NetInfo,
-    absolute_word,
-    adapt,
-    adapted_again,
-    feature_width,
-    file_digest,
-    find_in_file,
-    is_named,
-    named_info,
-    named_modules,
-    net_info,
-    set_info,
-)
-from poise.nets.base import FULL, Backbone, Features, Output, copy_network, make_layer, own_draws, torch_generator
+from poise.nets.adapt import Adapted, NetInfo, adapt, feature_width, net_info
+from poise.nets.base import FULL, Backbone, Features, Output, own_draws, torch_generator
 from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv, Specialised
 from poise.nets.heads import HEADS, BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.model import (
@@ -58,23 +44,13 @@ __all__ = [
     "ScaledConv",
     "ScaledHead",
     "Specialised",
-    "absolute_word",
     "adapt",
-    "adapted_again",
     "build_backbone",
     "build_head",
     "build_net",
     "check_backbone",
-    "copy_network",
     "feature_width",
-    "file_digest",
-    "find_in_file",
-    "is_named",
-    "make_layer",
-    "named_info",
-    "named_modules",
     "net_info",
     "own_draws",
-    "set_info",
     "torch_generator",
 ]

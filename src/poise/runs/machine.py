@@ -24,7 +24,7 @@ import poise
 from poise import __version__, store
 from poise.errors import reading
 from poise.learner import Settings
-from poise.nets import file_digest, is_named, named_modules
+from poise.nets.adapt import file_digest, is_named, named_modules
 from poise.policies import POLICIES
 from poise.training.device import Backend
 

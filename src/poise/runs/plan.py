@@ -29,7 +29,8 @@ from poise.data.sources.registry import find, is_name, is_published
 from poise.errors import UserError, reading
 from poise.learner import Learner, LearnerState, Lookup, Runtime, Settings, planned_work
 from poise.methods import METHODS, Growth, is_registered
-from poise.nets import NetInfo, named_info
+from poise.nets import NetInfo
+from poise.nets.adapt import named_info
 from poise.runs.examiner import Examiner, split_for_development
 from poise.runs.folder import CROSSVAL, RECIPE, RunFolder
 from poise.runs.recipe import Recipe, make_recipe
