@@ -434,9 +434,7 @@ class Key(NamedTuple):
 
     Attributes:
         name: with dots where it is in a table.
-        kind: what its value may be.
         default: as it is written in TOML; `none` where nothing is said.
-        meaning: one line.
     """
 
     name: str

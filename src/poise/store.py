@@ -171,7 +171,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], meta: Mapping[str, 
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in sorted(tensors.items())}
     document = json.dumps({"kind": kind, "format": FORMAT, "meta": meta}, allow_nan=False)
-    header = {"sum": _checksum(plain, document), "document": document}
+    header = {"sum": digest_of_tensors(plain, document), "document": document}
     # One entry only: safetensors writes its metadata in the order of a hash table, anew in every process.
     write_bytes(path, to_bytes(plain, {"poise": json.dumps(header)}))
 
@@ -184,7 +184,7 @@ def read_tensors(path: Path, *, kind: str) -> tuple[dict[str, Tensor], dict[str,
         header = json.loads((file.metadata() or {})["poise"])
         # Not `file.get_tensor`, in which Ctrl-C becomes a ValueError of torch. Copies lie as torch's own tensors do.
         tensors = {name: tensor.clone() for name, tensor in sorted(load(plain.read()).items())}
-        if header["sum"] != _checksum(tensors, header["document"]):
+        if header["sum"] != digest_of_tensors(tensors, header["document"]):
             raise Damaged(f"{path} is damaged: its contents do not match their checksum")
         document = json.loads(header["document"])
     return tensors, _checked_meta(path, document, kind)
@@ -257,12 +257,8 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return {name.removeprefix(start): tensor for name, tensor in tensors.items() if name.startswith(start)}
 
 
-def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """A digest of tensors by their names and values: what else is in their file does not matter."""
-    return _checksum(tensors, "")
-
-
-def _checksum(tensors: Mapping[str, Tensor], document: str) -> str:
+def digest_of_tensors(tensors: Mapping[str, Tensor], document: str = "") -> str:
+    """A digest of a document, and of tensors by their names and values."""
     import torch
 
     digest = hashlib.blake2b(document.encode(), digest_size=16)

@@ -55,11 +55,11 @@ class AANets(Method):
         return Branches(backbone, self.alpha) if isinstance(backbone, ResNet) else backbone
 
     def grow(self, model: Model, inputs: GrowthInputs) -> None:
-        """Grow as `base` does."""
+        """Grow as `base` does; where the branches are new, the learned scale starts again."""
         self.refuse_other_nets(model)
         self.base.grow(model, inputs)
         restarts = self.settings["eta"] == "restarted" and len(model.growth_history) == 1
-        if restarts and isinstance(model.head, ScaledHead):  # the branches are new
+        if restarts and isinstance(model.head, ScaledHead):
             nn.init.ones_(model.head.scale)
 
     def terms(self, student: Output, teacher: Output | None, labels: Tensor, growth: Growth) -> dict[str, Tensor]:

@@ -121,13 +121,7 @@ def set_info(backbone: nn.Module, info: NetInfo) -> None:
 
 
 class Adapted(nn.Module):
-    """A network of another library as a backbone.
-
-    Attributes:
-        body: the network, without its classifier.
-        info: how it wants its images, and what it was trained on.
-        width: the length of its features.
-    """
+    """A network of another library, without its classifier, as a backbone; its features have `width` values."""
 
     def __init__(self, body: nn.Module, read: Callable[[nn.Module, Tensor], Any] | None = None, **known: Any) -> None:  # noqa: ANN401 - fields of NetInfo
         super().__init__()

@@ -78,7 +78,10 @@ class Head(nn.Module):
 
     def first_rows(self, count: int, generator: torch.Generator) -> Tensor:
         """New rows, drawn at random (see `normal`)."""
-        return (_normal if self.normal else _uniform)((count, *self.shape), self.width, generator)
+        shape = (count, *self.shape)
+        if self.normal:
+            return torch.empty(shape, dtype=FULL).normal_(0, 1 / math.sqrt(self.width), generator=generator)
+        return _uniform(shape, self.width, generator)
 
     def adopt(self, state: Mapping[str, Tensor]) -> None:
         """Take over saved values, for any number of classes."""
@@ -94,8 +97,8 @@ class Head(nn.Module):
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the rows of old classes, with their biases where there are any, or let them be trained."""
-        for old, _ in self.parts:
-            getattr(self, old).requires_grad_(not frozen)
+        for values in self.old_values():
+            values.requires_grad_(not frozen)
 
     def align(self) -> None:
         """Give new rows the mean length of old ones (Zhao et al. 2020); only for heads in which length matters."""
@@ -246,7 +249,3 @@ HEADS: dict[str, type[Head]] = {
 def _uniform(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:
     bound = 1 / math.sqrt(fan_in)
     return torch.empty(shape, dtype=FULL).uniform_(-bound, bound, generator=generator)
-
-
-def _normal(shape: tuple[int, ...], fan_in: int, generator: torch.Generator) -> Tensor:
-    return torch.empty(shape, dtype=FULL).normal_(0, 1 / math.sqrt(fan_in), generator=generator)

@@ -29,7 +29,6 @@ class Setup:
         space: the arms, with the default among them.
         short: M₁, the epochs of a trial.
         full: M₂, the epochs of a finalist (and of the phase itself).
-        seed: seed of the policy's own draws.
     """
 
     space: ActionSpace
@@ -77,7 +76,6 @@ class Outcome:
     """The result of a trial.
 
     Attributes:
-        trial: the trial.
         reward: accuracy on the validation part of the round, in [0, 1]; 0 if diverged.
         per_class: accuracy on each class, in the order of the head's rows; empty if diverged or unknown.
         diverged: whether the loss stopped being a number.

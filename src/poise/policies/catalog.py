@@ -65,13 +65,7 @@ class Composed(Policy):
 
 @dataclass(frozen=True)
 class Preset:
-    """The parts that make a policy, and its defaults, which the user may override.
-
-    Attributes:
-        make: takes a `Setup`, and options by keyword with defaults.
-        space: the actions it chooses from.
-        trials: trial settings that differ from the general defaults.
-    """
+    """What makes a policy of a `Setup` and its options, and what it brings along where the user says nothing else."""
 
     make: Builder
     space: str = "paper"

@@ -144,8 +144,6 @@ class PhaseData:
     """The context of a phase and the images in it.
 
     Attributes:
-        context: what the phase starts from.
-        kept: the memory.
         new: what arrived and may be trained on.
         reserve: what arrived and may not.
         unstored: new images over the budget, never trained on: the model grows and exemplars are chosen with them.

@@ -127,12 +127,7 @@ class EpochDone(Event):
 
 @dataclass(frozen=True)
 class PhaseDone(Event):
-    """The model is trained, the memory updated, the classifier chosen.
-
-    Attributes:
-        classifier: the classifier that counts from now on.
-        memory_images: how many images are kept, the reserve included.
-    """
+    """The model is trained, the memory updated (the reserve counts), the classifier chosen that counts from now on."""
 
     kind = "learned"
 

@@ -119,7 +119,6 @@ class Lanes:
     device each has fewer by default, so that a sweep of eight runs does not train 64 models at once.
 
     Args:
-        backend: the device.
         count: how many attempts may be at work at once, if that is given.
         admits: whether another attempt may start at present.
         ready: whether this attempt may start beside others.

@@ -49,7 +49,6 @@ class World:
 
     Attributes:
         rank: which one this is; rank 0 writes and says what there is to say.
-        size: how many there are.
         local_rank: which one this is on its machine: the GPU with that number is its own.
         leads: whether this is the rank that writes.
         joined: whether torchrun started this process, perhaps as the only one.

@@ -34,11 +34,9 @@ class Trainer:
     weights, the momentum, and where it stands: after so many epochs of a stage.
 
     Args:
-        context: what the phase starts from.
         model: the phase's own, grown.
         teacher: the last phase's.
         action: the weights of the terms, the learning rate and the other settings.
-        feed: the images.
         epochs: the length of the phase, where its own is not meant.
         address: what tells its draws from those of other trainings of the phase.
         kept: a trial's cache: the local phase that it starts from, model, teacher and feed, and the steps that earlier

@@ -17,8 +17,6 @@ from poise.tuning.search import Task
 from poise.tuning.trials import Attempt
 
 AUTO = "auto"
-#: Of a trial that no policy asked for, and that continues none.
-NO_ARM = -1
 
 
 def first_classifier(action: Action) -> str:
@@ -28,13 +26,7 @@ def first_classifier(action: Action) -> str:
 
 @dataclass(frozen=True)
 class ClassifierRule:
-    """The facts about both classifiers when a phase begins.
-
-    Attributes:
-        own: the method's own classifier.
-        in_force: the one that counts at present.
-        phases: how many phases were learned.
-    """
+    """Which classifier counts: the method's `own`, the one `in_force` when a phase begins, and what a phase changes."""
 
     own: str
     in_force: str
@@ -74,7 +66,7 @@ def judge_before(task: Task, action: Action) -> Generator[Event, None, None]:
     if decided is not None and (decided.outcome.trial.full or inputs.settings.classifier == "trials"):
         task.history.append(Judged(task.phase, decided.hits))
     elif inputs.settings.classifier == "full":
-        trial, before = Trial(0, NO_ARM, inputs.planned, full=True), trials.trained
+        trial, before = Trial(0, arm=-1, epochs=inputs.planned, full=True), trials.trained  # which continues none
         for results in trials.run([Attempt(trial, action, "fc")]):
             for result in results:
                 task.history.append(Judged(task.phase, result.totals()))

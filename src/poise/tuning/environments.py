@@ -26,17 +26,14 @@ class TrialInputs:
     """Everything that the trials of a phase depend on.
 
     Attributes:
-        context: what the phase starts from.
         memory: the kept images, exemplars and reserve.
         new: what arrived and may be trained on.
         reserve: what arrived and may not.
         quota: images of each class that may be kept to train on after the phase, by the plain rule.
-        settings: how actions are tried.
         rho: the memory's allocation, where the action does not say it.
         first_rho: the same after the first phase.
         stored_share: the share of the images that arrived that was stored; the others are gone.
         classes: the labels of the rows of the head.
-        arrived: how many images arrived.
         planned: the epochs that the policy takes a phase to have; this one may have more or fewer.
     """
 

@@ -131,8 +131,6 @@ class PseudoTasks:
 
     Attributes:
         inputs: the context of the first phase, what it may train on, and what may be kept after a phase.
-        space: the arms.
-        options: how much is played.
         first: the action of the first phase of every pseudo stream.
         trained: how many images were trained on so far.
     """

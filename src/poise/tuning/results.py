@@ -95,8 +95,6 @@ class HyperStep:
     """One outer round of hypergradients.
 
     Attributes:
-        phase: in which phase.
-        round: counted from 0.
         action: what the round made of the action; after a loss or gradient that is not a number, the last action whose
             loss and gradient were finite (the first one, if none was).
         loss: the validation loss before the update.

@@ -49,7 +49,6 @@ class Task:
     """A phase whose action is to be chosen.
 
     Attributes:
-        phase: its number.
         make_trials: makes this phase's trials; called at most once, when something is first tried.
         classifier_for: the classifier that is rewarded with an action.
         past: what happened in earlier phases.
