@@ -6,7 +6,6 @@ import pytest
 
 from poise.actions import SPACES, Action, AxisValue, Named, make_space
 from poise.errors import UserError
-from poise.learner import Learner
 from poise.methods import METHODS, make_method
 
 LUCIR = Action(logit_kd=0, feature_kd=1, margin=1, lr=0.1, classifier="fc", old_rows="frozen")
@@ -130,9 +129,3 @@ def test_every_method_has_every_named_space(method: str) -> None:
         space = make_space(name, make_method(method).default_action)
         assert 2 <= len(space) <= 400
         assert space.actions[space.default] == make_method(method).default_action
-
-
-@pytest.mark.parametrize("policy", ["fixed", "race"])
-def test_a_wrong_word_for_a_space_is_refused_whether_something_is_tuned_or_not(policy: str) -> None:
-    with pytest.raises(UserError, match=r"unknown action space 'papr'.*paper"):
-        _ = Learner(policy=policy, space="papr").settings

@@ -251,7 +251,6 @@ class ActionSpace:
         name: `paper`, `joint`, `wide`, `online`, all also with `+allocation`, or `grid` for one's own.
         grids: the tuned axes of each grid with their values, in the order in which its product runs (the last one
             fastest).
-        actions: the arms.
         default: the index of the base action.
         favourite: the index of the action that is known to do well where little can be seen, if there is one.
     """

@@ -15,8 +15,6 @@ from torch import Tensor
 from poise import Budget, Learner
 from poise.data import ALL_IMAGES, ImageSet
 from poise.methods import METHODS
-from poise.policies import UNTUNED
-from poise.tuning.search import tuner_kind, tuner_names
 
 MakeImages = Callable[..., ImageSet]
 Arrays = tuple[NDArray[np.uint8], list[int]]
@@ -91,47 +89,6 @@ def test_every_image_that_is_stored_is_counted_at_every_moment(
         most = max(most, len(after) - QUOTA * known)
     assert gone
     assert most > 0  # more exemplars than the plain rule stores
-
-
-def as_the_rule_says(learner: Learner, before: list[int], images: int, rho: float) -> list[int]:
-    """The exemplars of each class after a phase, from those before it and ρ before it, for classes that were known."""
-    known, seen = len(before), len(learner.knowledge.classes)
-    chosen = learner.action_.allocation
-    assert chosen is not None
-    cut = (QUOTA * known + int(round(rho * images, 6))) // known
-    most = (QUOTA * seen + int(round(chosen * images, 6))) // seen
-    return [min(count, cut, most) for count in before]
-
-
-def learn_all(learner: Learner, phases: list[Arrays]) -> None:
-    """Learn all phases with an allocation that is chosen: what it says is stored, and nothing else."""
-    before, rho = list[int](), learner.settings.memory.rho(0)
-    for pixels, labels in phases:
-        learner.partial_fit(pixels, labels)
-        assert learner.memory_ is not None
-        counts = torch.bincount(learner.memory_.exemplars.labels).tolist()
-        if before:
-            assert counts[: len(before)] == as_the_rule_says(learner, before, len(labels), rho)
-            assert learner.action_.allocation in (0.3, 0.5, 0.9)
-            rho = learner.action_.allocation
-        else:
-            seen = len(counts)
-            assert counts == [(QUOTA * seen + len(labels) // 2) // seen] * seen  # ρ = 0.5 after phase 0
-        assert min(counts) >= 1
-        assert learner.held_ <= learner.budget_
-        before = counts
-
-
-@pytest.mark.parametrize("policy", sorted(name for name in tuner_names() if tuner_kind(name).space and name != UNTUNED))
-@pytest.mark.parametrize("environment", ["local", "both"])
-def test_every_policy_over_a_space_takes_allocations(policy: str, environment: str, arriving: list[Arrays]) -> None:
-    options = {"offline-rl": {"episodes": 2, "phases": 2}, "exp3": {"iterations": 2}}
-    (first, labels), (more, others), *rest = arriving
-    phases = [(np.concatenate([first, more]), labels + others), *rest]  # some want five classes at first
-    trials = {"environment": environment, "length": 1.0, "validation": 2}
-    changes = {"policy": policy, "policy_options": options.get(policy, {}), "space": {"allocation": [0.3, 0.9]}}
-    memory = Budget(per_class=QUOTA, rule="rmm", allocation=0.5)
-    learn_all(learner_of("lucir", memory, **changes, trials=trials, action={"classifier": "fc"}), phases)
 
 
 def test_without_an_allocation_it_is_the_plain_rule_to_the_bit(arriving: list[Arrays]) -> None:

@@ -173,6 +173,5 @@ class TestPolicies:
     ],
 )
 def test_what_needs_old_images_is_refused_before_anything_is_trained(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words) as refused:
+    with pytest.raises(UserError, match=rf"^[^\n]*({words})[^\n]*$"):
         _ = Learner(**{**SHORT, "trials": None, **settings}).settings
-    assert "\n" not in str(refused.value)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from poise import Learner
 from poise.data import ALL_IMAGES
-from poise.errors import PoiseError
+from poise.errors import PoiseError, UserError
 from poise.learner.phase import Phase
 from poise.methods import make_method
 
@@ -60,10 +61,14 @@ def keys(images: Tensor) -> set[bytes]:
     return {image.numpy().tobytes() for image in images}
 
 
-def refusal(error: pytest.ExceptionInfo[PoiseError]) -> str:
-    text = str(error.value)
-    assert "\n" not in text
-    return text
+@contextmanager
+def refused(line: str, kind: type[PoiseError] = UserError) -> Iterator[None]:
+    """What is done in here is refused in one line, of which this is a part."""
+    with pytest.raises(kind) as error:
+        yield
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 300
 
 
 class Flat(nn.Module):

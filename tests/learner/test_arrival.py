@@ -17,7 +17,7 @@ from poise.data import Budget
 from poise.errors import UserError
 from poise.training.events import Progress
 
-from .samples import digits, grown, keys, learner, refusal, state_bytes
+from .samples import digits, grown, keys, learner, refused, state_bytes
 
 
 def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
@@ -37,10 +37,8 @@ def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
 def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: Path) -> None:
     learned = grown()
     before = state_bytes(learned, tmp_path)
-    with pytest.raises(UserError) as error:
+    with refused("class 3 is known already; pass known='update'"):
         learned.partial_fit(*digits(3, 4))
-    assert "class 3 is known already" in refusal(error)
-    assert "known='update'" in refusal(error)
     assert state_bytes(learned, tmp_path) == before
 
 
@@ -49,8 +47,6 @@ def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: 
 
 def trained_on(learned: Learner) -> Tensor:
     """The images that are being trained on."""
-    assert learned.phase_under_way is not None
-    assert learned.phase_under_way.trainer is not None
     return learned.phase_under_way.trainer.feed.images().pixels
 
 
@@ -63,19 +59,16 @@ def test_the_reserve_is_never_trained_on() -> None:
                 break
         fed = keys(trained_on(learned))
         list(events)
-        assert learned.memory_ is not None
         assert len(learned.memory_.reserve) == 2 * len(learned.knowledge.classes)
         assert not fed & keys(learned.memory_.reserve.pixels)
 
 
 def test_an_image_that_comes_again_is_not_trained_on_if_it_is_in_the_reserve() -> None:
     learned = learner(memory=Budget(6, reserve=2)).partial_fit(*digits(0, 1))
-    assert learned.memory_ is not None
     reserve = keys(learned.memory_.reserve.pixels)
     for event in learned.fitting(*digits(0, 1), known="update"):
         if isinstance(event, Progress) and event.done > 0:
             assert not keys(trained_on(learned)) & reserve
-    assert learned.memory_ is not None
     assert not keys(learned.memory_.exemplars.pixels) & keys(learned.memory_.reserve.pixels)
     pixels, labels = learned.memory_.reserve.pixels, learned.memory_.reserve.labels
     with pytest.raises(UserError, match="in the reserve already"):
@@ -117,9 +110,8 @@ IMAGES, LABELS = digits(0, 1)
 )
 def test_bad_images_and_labels_are_refused_in_one_line(images: Any, labels: Any, line: str) -> None:
     learned = learner()
-    with pytest.raises(UserError) as error:
+    with refused(line):
         learned.partial_fit(images, labels)
-    assert line in refusal(error)
     assert learned.partial_fit(IMAGES, LABELS).phases_ == 1
 
 
@@ -161,9 +153,8 @@ def test_later_images_and_labels_must_be_like_the_first() -> None:
         (np.zeros((2, 8, 8, 3), np.uint8), [5, 6], "trained on (1, 8, 8)"),
         (IMAGES, ["a"] * 24, "partly numbers and partly strings"),
     ):
-        with pytest.raises(UserError) as error:
+        with refused(line):
             learned.partial_fit(images, labels)
-        assert line in refusal(error)
     with pytest.raises(UserError, match="9×9"):
         learned.predict(np.zeros((2, 9, 9), np.uint8))
     with pytest.raises(UserError, match="24 images and 3 labels"):

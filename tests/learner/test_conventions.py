@@ -26,7 +26,7 @@ from poise import Augmentation, Budget, Learner, UserError
 from poise.training.events import EpochDone, Event, PhaseDone, TrialDone
 from poise.tuning.search import tuner_names
 
-from .samples import Flat, digits, grown, learner, refusal, state_bytes
+from .samples import Flat, digits, grown, learner, refused, state_bytes
 
 IMAGES, LABELS = digits(0, 1, 2, count=6)
 QUICK: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 1, "batch": 8, "memory": 4}
@@ -69,9 +69,8 @@ class TestParameters:
         changed = learner().set_params(epochs=2, memory=3)
         assert changed.settings == learner(epochs=2, memory=3).settings
         assert changed.set_params() is changed
-        with pytest.raises(UserError) as error:
+        with refused("did you mean 'epochs'?"):
             changed.set_params(memory=7, epoch=2)
-        assert "did you mean 'epochs'?" in refusal(error)
         assert changed.get_params()["memory"] == 3
 
     @pytest.mark.parametrize(
@@ -83,16 +82,14 @@ class TestParameters:
         ],
     )
     def test_a_misspelt_argument_is_answered_with_a_suggestion(self, call: Callable[[], object], line: str) -> None:
-        with pytest.raises(UserError) as error:
+        with refused(line):
             call()
-        assert line in refusal(error)
 
     def test_a_learner_that_has_learned_keeps_its_settings_until_it_starts_anew(self) -> None:
         mine = learner().partial_fit(*digits(0, 1))
         mine.set_params(memory=2, verbose=False)
-        with pytest.raises(UserError) as error:
+        with refused("memory changed since this learner began to learn; call fit"):
             mine.partial_fit(*digits(2, 3))
-        assert "memory changed since this learner began to learn; call fit" in refusal(error)
         assert mine.predict(digits(0, 1)[0]).shape == (24,)
         mine.set_params(memory=4).partial_fit(*digits(2, 3))
         assert mine.knowledge.classes == (0, 1, 2, 3)
@@ -190,9 +187,8 @@ class TestScikitLearn:
         np.testing.assert_array_equal(call.predict(X=IMAGES), mine.predict(IMAGES))
         assert call.score(X=IMAGES, y=LABELS) == mine.score(IMAGES, labels=LABELS)
         assert call.partial_fit(*digits(7), known="update").knowledge.classes == (0, 1, 2, 7)
-        with pytest.raises(UserError) as error:
+        with refused("fit has no argument 'X'"):
             call.fit(X=IMAGES, images=IMAGES, y=LABELS)
-        assert "fit has no argument 'X'" in refusal(error)
 
     def test_the_score_is_weighted_as_sklearn_weighs_it(self) -> None:
         mine, weights = learner().fit(IMAGES, LABELS), np.arange(len(LABELS)) % 3
@@ -205,9 +201,8 @@ class TestScikitLearn:
             ([0.0] * 18, "some of them above 0"),
         )
         for given, line in wrong:
-            with pytest.raises(UserError) as error:
+            with refused(line):
                 mine.score(IMAGES, LABELS, sample_weight=given)
-            assert line in refusal(error)
 
     def test_a_learner_that_has_learned_nothing_is_not_fitted_to_sklearn(self, tmp_path: Path) -> None:
         asked: tuple[Callable[[Learner], object], ...] = (
@@ -229,9 +224,8 @@ class TestScikitLearn:
 
     def test_labels_of_another_kind_are_no_zero(self) -> None:
         mine = learner().fit(IMAGES, LABELS)
-        with pytest.raises(UserError) as error:
+        with refused("labels are strings, but this learner was trained with whole numbers"):
             mine.score(IMAGES, [str(label) for label in LABELS])
-        assert "labels are strings, but this learner was trained with whole numbers" in refusal(error)
         with pytest.raises(UserError, match="trained with strings"):
             learner().fit(IMAGES, [f"{label}" for label in LABELS]).score(IMAGES, LABELS)
         assert mine.score(IMAGES, [7] * 18) == 0.0, "a class that it does not know"
@@ -308,32 +302,21 @@ class Stop(Exception):
     pass
 
 
-class TestAliases:
-    """A dictionary that is changed later changes nothing until `fit` starts anew."""
-
-    GIVEN: dict[str, dict[str, Any]] = {  # noqa: RUF012 - never changed
-        "action": {"lr": 0.05},
-        "options": {"lambda_base": 3.0},
-        "space": {"lr": [0.05, 0.02]},
-    }
-
-    @pytest.mark.parametrize("way", ["partial_fit", "saved", "copied"])
-    def test_what_was_given_is_changed_later(self, way: str, tmp_path: Path) -> None:
-        given = copy.deepcopy(self.GIVEN)
-        mine = learner(policy="grid", trials={"length": 1.0}, **given).partial_fit(*digits(0, 1))
-        assert mine.get_params()["action"] is given["action"]  # as scikit-learn wants it
-        given["action"]["lr"] = given["options"]["lambda_base"] = 9.0
-        given["space"]["lr"].clear()
-        if way == "saved":
-            mine.save(tmp_path / "model")
-            mine = Learner.load(tmp_path / "model")
-        elif way == "copied":
-            mine = copy.deepcopy(mine)
-        wanted = learner(policy="grid", trials={"length": 1.0}, **self.GIVEN).partial_fit(*digits(0, 1))
-        assert mine.settings == wanted.settings
-        assert state_bytes(mine.partial_fit(*digits(2, 3)), tmp_path) == state_bytes(
-            wanted.partial_fit(*digits(2, 3)), tmp_path
-        )
+@pytest.mark.parametrize("way", ["partial_fit", "saved", "copied"])
+def test_a_dictionary_that_is_changed_later_changes_nothing_until_fit_starts_anew(way: str, tmp_path: Path) -> None:
+    kept: dict[str, Any] = {"action": {"lr": 0.05}, "options": {"lambda_base": 3.0}, "space": {"lr": [0.05, 0.02]}}
+    given, tried = copy.deepcopy(kept), {"policy": "grid", "trials": {"length": 1.0}}
+    mine, wanted = (learner(**tried, **each).partial_fit(*digits(0, 1)) for each in (given, kept))
+    assert mine.get_params()["action"] is given["action"]  # as scikit-learn wants it
+    given["action"]["lr"] = given["options"]["lambda_base"] = 9.0
+    given["space"]["lr"].clear()
+    if way == "saved":
+        mine.save(tmp_path / "model")
+        mine = Learner.load(tmp_path / "model")
+    elif way == "copied":
+        mine = copy.deepcopy(mine)
+    files = [state_bytes(each.partial_fit(*digits(2, 3)), tmp_path) for each in (mine, wanted)]
+    assert files[0] == files[1]
 
 
 class TestWatching:

@@ -54,12 +54,10 @@ def test_a_phase_of_known_classes_trains_on_them_and_refreshes_their_memory(
         if not arrived:
             assert memory_of(learned, label) == before[label]
     assert np.isfinite(learned.predict_proba(digits(0, 1, 2, 3, 4)[0])).all()
-    assert learned.model is not None
     assert learned.model.head.classes == len(learned.knowledge.classes) == len(learned.means_)  # type: ignore[arg-type]
 
 
 def memory_of(learned: Learner, label: int | str) -> set[bytes]:
-    assert learned.memory_ is not None
     return keys(learned.memory_.exemplars.of_labels([learned.knowledge.classes.index(label)]).pixels)
 
 
@@ -106,7 +104,6 @@ def test_the_same_images_again_are_not_kept_twice(method: str) -> None:
     for _ in range(2):
         made.partial_fit(*digits(0, 1, count=12), known="update")
     assert memory_of(made, 0) == once
-    assert made.memory_ is not None
     assert len(made.memory_.exemplars) == 24, "each image of both classes"
     images, labels = digits(0, count=12, first=6)
     made.partial_fit(images, labels, known="update")

@@ -15,7 +15,7 @@ from poise.data import Budget
 from poise.errors import Diverged, UserError
 from poise.training.events import Progress
 
-from .samples import Flat, digits, grown, learner, refusal, state_bytes
+from .samples import Flat, digits, grown, learner, refused, state_bytes
 
 # Learning and predicting ------------------------------------------------------------------------------------------
 
@@ -75,7 +75,6 @@ def test_a_backbone_of_ones_own_is_trained_and_left_as_it_was(tmp_path: Path) ->
     given = {name: value.clone() for name, value in net.state_dict().items()}
     learned = grown(net=net)
     assert all(torch.equal(value, given[name]) for name, value in net.state_dict().items())
-    assert learned.model is not None
     assert not torch.equal(learned.model.state_dict()["backbone.map.weight"], given["map.weight"])
     learned.save(tmp_path / "own")
     with pytest.raises(UserError, match="net of your own; pass it again"):
@@ -98,9 +97,8 @@ def test_a_backbone_of_ones_own_is_trained_and_left_as_it_was(tmp_path: Path) ->
 )
 def test_a_module_that_does_not_fit_is_refused_in_one_line(net: nn.Module, line: str) -> None:
     learned = learner(net=net)
-    with pytest.raises(UserError) as error:
+    with refused(line):
         learned.partial_fit(*digits(0, 1))
-    assert line in refusal(error)
     assert learned.phases_ == 0
 
 
@@ -110,9 +108,8 @@ def test_a_module_that_does_not_fit_is_refused_in_one_line(net: nn.Module, line:
 def test_a_diverged_phase_changes_nothing(tmp_path: Path) -> None:
     learned = learner(action={"lr": 1e9}, epochs=3).partial_fit(*digits(0, 1))
     before = state_bytes(learned, tmp_path)
-    with pytest.raises(Diverged) as error:
+    with refused("lower the learning rate", Diverged):
         learned.partial_fit(*digits(2, 3))
-    assert "lower the learning rate" in refusal(error)
     assert state_bytes(learned, tmp_path) == before
     assert learned.knowledge.classes == (0, 1)
     assert learned.predict(digits(0)[0]).shape == (12,)

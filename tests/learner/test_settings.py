@@ -9,51 +9,40 @@ import pytest
 
 from poise import Learner
 from poise.data import Budget
-from poise.errors import UserError
 from poise.learner import KEYS, Settings
 from poise.runs import make_recipe
 from poise.settings import TrialSettings
 
-from .samples import Flat, refusal
+from .samples import Flat, refused
 
 
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
         ({"method": "lucri"}, "unknown method 'lucri'; did you mean 'lucir'?"),
+        ({"policy": "fixed", "space": "papr"}, "unknown action space 'papr'; did you mean 'paper'?"),
         ({"policy": "fixd"}, "unknown policy 'fixd'; did you mean 'fixed'?"),
         ({"net": "resnet23"}, "unknown net 'resnet23'; did you mean 'resnet32'?"),
         ({"net": "resnet32/lucri"}, "did you mean 'lucir'?"),
-        ({"options": {"lambda_bse": 3.0}}, "did you mean 'lambda_base'?"),
         ({"action": {"feature_dk": 1.0}}, "unknown action axis 'feature_dk'; did you mean 'feature_kd'?"),
-        ({"action": {"classifier": "nmc"}}, "did you mean 'ncm'?"),
-        ({"action": {"feature_kd": -1.0}}, "must be a number of at least 0"),
         ({"precision": "bf61"}, "did you mean 'bf16'?"),
         ({"device": "gpu"}, "use auto, cpu, cuda or cuda:N"),
-        ({"device": "cuda:99"}, "use cpu or auto"),
-        ({"action": {"lr": "0.1"}}, "action lr='0.1' must be a number"),
         ({"policy": "fixed", "policy_options": {"every": 2}}, "policy fixed chooses nothing; leave every out"),
-        ({"policy": "race", "policy_options": {"safe": True}}, "safe=True must be like 1.0"),
         ({"policy": "bilevel", "policy_options": {"steps": 10**8}}, "at most 10000"),
         ({"net": Flat}, "net=Net()"),
         ({"tune": [["kd"]]}, "cannot be used; give a list of kinds"),
-        ({"tune": {"kd": 1}}, "cannot be used; give a list of kinds"),
         ({"preprocessing": "none"}, "preprocessing='none' must be a poise.Preprocessing"),
-        ({"preprocessing": {"mean": 1}}, "must be a poise.Preprocessing"),
         ({"augmentation": "cutout"}, "augmentation='cutout': give one like Augmentation(autoaugment=True"),
         ({"device": 1.5}, "unknown device '1.5'; use auto, cpu, cuda or cuda:N"),
         ({"callbacks": 3}, "callbacks=3 must be a list of functions"),
-        ({"callbacks": [3]}, "callbacks=[3] must be a list of functions"),
         ({"callbacks": print}, "must be a list of functions of an event, such as [print]"),
     ],
 )
 def test_a_word_or_number_that_does_not_fit_is_refused_when_the_learner_is_made(
     settings: dict[str, Any], line: str
 ) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(line):
         _ = Learner(**settings).settings
-    assert line in refusal(error)
-    assert len(str(error.value)) < 300
 
 
 # Resolved once --------------------------------------------------------------------------------------------------------

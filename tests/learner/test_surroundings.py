@@ -21,20 +21,9 @@ from .samples import Flat, digits, learner, state_bytes
 
 
 @contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)
-
-
-@contextmanager
 def everything() -> Iterator[None]:
     with ExitStack() as stack:
         for each in (
-            default_dtype(torch.bfloat16),
             torch.inference_mode(),
             torch.no_grad(),
             torch.autocast("cpu", torch.bfloat16),
@@ -66,15 +55,13 @@ def test_the_bytes_are_the_same_and_what_the_program_set_is_still_set(tmp_path: 
         assert torch.is_inference_mode_enabled()
         assert not torch.is_grad_enabled()
         assert torch.is_autocast_enabled("cpu")
-        assert torch.get_default_dtype() is torch.bfloat16
         assert torch.get_default_device().type == "meta"
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_a_network_of_ones_own_made_in_another_format_learns(dtype: torch.dtype) -> None:
-    with default_dtype(dtype), torch.inference_mode():
-        mine = learner(net=Flat(), method="lwf").partial_fit(*digits(0, 1)).partial_fit(*digits(2, 3))
-        assert mine.predict_proba(digits(0)[0]).dtype == np.float32
+    mine = learner(net=Flat().to(dtype), method="lwf").partial_fit(*digits(0, 1)).partial_fit(*digits(2, 3))
+    assert mine.predict_proba(digits(0)[0]).dtype == np.float32
 
 
 class Dropping(nn.Module):

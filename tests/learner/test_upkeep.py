@@ -14,7 +14,7 @@ from poise import Budget, Learner, UserError
 from poise.learner import LearnerState
 from poise.methods import METHODS
 
-from .samples import Flat, digits, grown, keys, learner, memory_for, refusal, state_bytes
+from .samples import Flat, digits, grown, keys, learner, memory_for, refused, state_bytes
 
 
 @cache
@@ -87,7 +87,6 @@ def test_reserve_strings_a_net_of_ones_own_and_a_file_without_memory(tmp_path: P
     learned = learner(net=net, memory=Budget(4, reserve=2)).partial_fit(images, names)
     learned.save(tmp_path / "predicts", memory=False)
     learned.remove("class 1")
-    assert learned.memory_ is not None
     assert sorted(set(learned.memory_.reserve.labels.tolist())) == [0, 1]
     assert keys(learned.memory_.reserve.pixels) <= keys(
         torch.from_numpy(np.concatenate([images[:12], images[24:]]))[:, None]
@@ -124,9 +123,8 @@ def test_what_cannot_be_removed_is_refused_in_one_line_and_changes_nothing(
 ) -> None:
     learned = grown()
     before = state_bytes(learned, tmp_path)
-    with pytest.raises(UserError) as error:
+    with refused(line):
         learned.remove(classes)
-    assert line in refusal(error)
     assert state_bytes(learned, tmp_path) == before
 
 
@@ -214,10 +212,8 @@ def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: 
     learned = grown()
     before = state_bytes(learned, tmp_path)
     ids = [kept.id for kept in learned.exemplars() if kept.label == 1]
-    with pytest.raises(UserError) as error:
+    with refused("class 1 would have no image left to train on; remove(1), or"):
         learned.delete_exemplars(ids)
-    assert "class 1 would have no image left" in refusal(error)
-    assert "remove(1)" in refusal(error)
     assert state_bytes(learned, tmp_path) == before
 
 
@@ -231,9 +227,8 @@ def test_the_last_image_of_a_class_stays_and_the_line_says_what_to_do(tmp_path: 
     ],
 )
 def test_bad_ids_and_labels_are_one_line(change: Any, line: str) -> None:
-    with pytest.raises(UserError) as error:
+    with refused(line):
         change(grown())
-    assert line in refusal(error)
 
 
 def test_without_a_memory_there_is_nothing_to_list(tmp_path: Path) -> None:

@@ -59,7 +59,6 @@ def learn(learner: Learner, arrived: list[ImageSet]) -> list[Event]:
 
 
 def head_of(learner: Learner, kind: type[H]) -> H:
-    assert learner.model is not None
     assert isinstance(learner.model.head, kind)
     return learner.model.head
 
@@ -139,7 +138,6 @@ class TestWhenTheNetworkIsFrozen:
         learner = learner_of(method, **({"net": net} if net != "own" else {}))
         steps = {event.phase for event in learn(learner, arriving) if (isinstance(event, Progress) and event.done > 0)}
         assert steps == set(range(phases_trained))
-        assert learner.model is not None
         assert learner.model.is_frozen
         assert not learner.model.extras
 

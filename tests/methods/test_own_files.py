@@ -48,9 +48,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_is_no_method_of_its_own_is_refused_in_one_line(word: str, line: str, folder: Path) -> None:
     assert make_method("mine.py:Good").name == "good"
-    with pytest.raises(UserError, match=line) as raised:
+    with pytest.raises(UserError, match=rf"^[^\n]*({line})[^\n]*$"):
         make_method(word)
-    assert "\n" not in str(raised.value)
     assert make_method("lwf").__module__.startswith("poise.")
 
 

@@ -44,7 +44,6 @@ def test_lucir_holds_features_and_separates_classes_as_a_plain_loop_does(
     learner = learned(Learner("lucir", action={"lr": RATE}, **LONG), *arriving[:before])
     teacher = copy.deepcopy(start_of(learner)).eval()
     prepared = learner.knowledge.preprocessing
-    assert prepared is not None
     watched.learn(learner, arriving[before])
     batches, known = watched.stages["main"], 2 * before
 

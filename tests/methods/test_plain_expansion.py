@@ -27,7 +27,6 @@ def test_foster_boosts_and_compresses_as_plain_loops_do(arriving: list[ImageSet]
     before = 2
     learner = learned(Learner("foster", action={"beta1": BETA1, "lr": RATE}, **LONG), *arriving[:before])
     single = copy.deepcopy(learner.knowledge.start)
-    assert single is not None
     watched.learn(learner, arriving[before])
     counts = [3] * (2 * before) + [6] * 2
 
@@ -41,7 +40,6 @@ def test_foster_boosts_and_compresses_as_plain_loops_do(arriving: list[ImageSet]
     compression = watched.stages["compression"]
     student, rows = copy.deepcopy(single.backbone), linear(compression[0].model.head)
     compress(old, new, classifier, student, rows, compression, class_weights(counts, BETA2))
-    assert learner.knowledge.start is not None
     same(learner.knowledge.start.backbone, student)
     same_rows(learner.knowledge.start, rows)
 
@@ -118,7 +116,6 @@ def test_der_trains_a_network_and_then_the_classifier_as_plain_loops_do(
     labels = torch.cat([batch.labels for batch in balanced[:per_epoch]])
     assert torch.bincount(labels).tolist() == [3] * (known + 2), "as many images of each class"
     classifier = classify([*frozen, new], balanced)
-    assert learner.knowledge.predictor is not None
     torch.testing.assert_close(learner.knowledge.predictor.head.rows(), classifier.weight, **CLOSE)
 
 

@@ -21,7 +21,6 @@ def learner_of(method: str, **settings: Any) -> Learner:
 
 
 def weights(learner: Learner) -> torch.Tensor:
-    assert learner.model is not None
     return torch.cat([value.flatten().float() for value in learner.model.state_dict().values()])
 
 
@@ -35,7 +34,6 @@ class TestFinetune:
 class TestJoint:
     def test_every_image_is_kept(self, arriving: list[ImageSet]) -> None:
         learner = learned(learner_of("joint"), *arriving[:2])
-        assert learner.memory_ is not None
         assert learner.memory_.exemplars.labels.bincount().tolist() == [6] * 4
         assert learner.held_ == learner.budget_ == 24
 
@@ -44,7 +42,6 @@ class TestJoint:
         learner = learned(learner_of("joint"), arriving[0])
         state = learner.state()
         model = learner.model
-        assert model is not None
         garbage = model.copy()
         garbage.load_state_dict({name: torch.zeros_like(value) for name, value in garbage.state_dict().items()})
         other = Learner.from_state(
@@ -65,9 +62,8 @@ class TestJoint:
         ],
     )
     def test_what_it_cannot_do_is_refused(self, settings: dict[str, Any], words: str) -> None:
-        with pytest.raises(UserError, match=words) as refused:
+        with pytest.raises(UserError, match=rf"^[^\n]*({words})[^\n]*$"):
             _ = learner_of("joint", **settings).settings
-        assert "\n" not in str(refused.value)
 
 
 class TestAllImages:

@@ -182,9 +182,8 @@ class TestModules:
         ],
     )
     def test_what_cannot_be_adapted_is_one_line(self, given: Any, options: dict[str, Any], line: str) -> None:
-        with pytest.raises(UserError, match=line) as raised:
+        with pytest.raises(UserError, match=rf"^[^\n]*({line})[^\n]*$"):
             adapt(given, **options)
-        assert "\n" not in str(raised.value)
 
 
 class TestWords:
@@ -203,9 +202,8 @@ class TestWords:
         ],
     )
     def test_what_is_missing_is_one_line(self, word: str, line: str, file: Path) -> None:
-        with pytest.raises(UserError, match=line) as raised:
+        with pytest.raises(UserError, match=rf"^[^\n]*({line})[^\n]*$"):
             Learner(net=word.replace("FILE", str(file)), **SETTINGS).partial_fit(*some_images())
-        assert "\n" not in str(raised.value)
 
     def test_a_library_that_is_not_installed_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -236,7 +234,6 @@ class TestWords:
         monkeypatch.chdir(tmp_path / "elsewhere")
         loaded = Learner.load(tmp_path / "one", device="cpu")
         assert loaded.net_info == learner.net_info
-        assert loaded.net_info is not None
         assert loaded.net_info.pretrained_on == "my photos"
         for each, name in ((learner, "whole"), (loaded, "loaded")):
             each.partial_fit(pixels[::-1].copy(), labels + 2).save(tmp_path / name)
@@ -270,7 +267,6 @@ class TestWords:
         Run(plan, RunFolder(tmp_path / "run")).start()
         assert store.read_json(tmp_path / "run" / "result.json")["pretrained_on"] == "my photos"
         model = Learner.load(tmp_path / "run" / "model.safetensors")
-        assert model.preprocessing_ is not None
         assert model.preprocessing_.mean == MEAN  # the network's, not those of the digits
         assert not model.preprocessing_.augmentation.flip  # which is the digits'
 

@@ -80,7 +80,6 @@ def learner_of(case: tuple[str, dict[str, Any]], net: nn.Module) -> Learner:
 
 
 def backbone(learner: Learner) -> dict[str, Tensor]:
-    assert learner.model is not None
     return learner.model.backbone.state_dict()
 
 

@@ -151,6 +151,5 @@ class TestOnesOwnNet:
         ],
     )
     def test_a_net_that_does_not_fit_is_refused_in_one_line(self, net: nn.Module, words: str) -> None:
-        with pytest.raises(UserError, match=words) as caught:
+        with pytest.raises(UserError, match=rf"^[^\n]*({words})[^\n]*$"):
             feature_width(net, (3, 8, 8))
-        assert "\n" not in str(caught.value)

@@ -32,7 +32,6 @@ def learn(learner: Learner, arrived: list[ImageSet]) -> list[Event]:
 
 
 def backbone(learner: Learner) -> dict[str, Tensor]:
-    assert learner.model is not None
     return {name: value.clone() for name, value in learner.model.backbone.state_dict().items()}
 
 

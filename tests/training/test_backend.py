@@ -80,9 +80,8 @@ def test_auto_is_bf16_on_gpus_that_have_it(
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(device: str, precision: str, words: str) -> None:
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(UserError, match=rf"^[^\n]*({words})[^\n]*$"):
         make_backend(device, precision, deterministic=False)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp32"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
 
 import pytest
 import torch
@@ -156,6 +155,8 @@ class TestAlignment:
         ):
             with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
                 _ = Learner("lucir", device="cpu", **wrong).settings
+        with pytest.raises(UserError, match="balance=align means nothing to this method"):
+            Learner("lucir").settings.given_action({"balance": "align"}, phase=1)
 
 
 @pytest.mark.parametrize("balance", ["finetune", "align"])
@@ -163,13 +164,3 @@ def test_there_is_nothing_to_balance_in_a_first_phase(balance: str, make_trainer
     first, plain = (make_trainer("icarl", growth=Growth(0, 4), balance=each) for each in (balance, "none"))
     assert list(first.run()) == list(plain.run())
     assert_same(weights(first), weights(plain))
-
-
-SETTINGS: dict[str, Any] = {"policy": "fixed", "net": "small", "epochs": 2, "batch": 16, "memory": 3, "device": "cpu"}
-
-
-def test_a_given_action_that_means_nothing_to_the_method_is_refused(make_images: MakeImages) -> None:
-    learner = Learner("lucir", **SETTINGS)
-    learner.partial_fit(make_images([0, 1] * 4).pixels, [0, 1] * 4)
-    with pytest.raises(UserError, match=r"^balance=align means nothing to this method; [^\n]*$"):
-        list(learner.fitting(make_images([2] * 4).pixels, [2] * 4, action={"balance": "align"}))

@@ -295,12 +295,6 @@ class TestTrials:
         assert len(lanes._lanes) == left
         assert f"{left} at a time from now on" in caplog.text
 
-    def test_where_one_lane_is_too_much_it_is_said(self, cpu: Backend) -> None:
-        trials = trials_on(cpu, 4, Hungry(*range(99)))
-        with pytest.raises(torch.cuda.OutOfMemoryError):
-            trials.run_all(numbered(RATES))
-        assert len(trials._lanes) == 1
-
     @pytest.mark.parametrize("settings", [{}, {"horizon": 1}, {"environment": "both"}], ids=str)
     def test_out_of_memory_between_rungs(self, cpu: Backend, settings: dict[str, Any]) -> None:
         """Some trials of the wave had ended, one had diverged, and some go on from where an earlier one stopped."""

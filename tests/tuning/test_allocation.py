@@ -41,7 +41,6 @@ def learn(learner: Learner, labels: list[int], **more: Any) -> list[Any]:
 
 
 def per_class(learner: Learner) -> list[int]:
-    assert learner.memory_ is not None
     return torch.bincount(learner.memory_.exemplars.labels).tolist()
 
 
@@ -139,11 +138,9 @@ def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_on
         pixels, rows, origins = phase([4, 5])
         events = learner.fitting(pixels, rows, origins=origins, **told)
         next(events)
-        assert learner.phase_under_way is not None
         trained = set(learner.phase_under_way.new.origins.tolist())
         assert len(trained) < 40
         list(events)
-        assert learner.memory_ is not None
         stored[knows] = set(learner.memory_.exemplars.of_labels([4, 5]).origins.tolist()) - trained
         assert (learner.held_ > learner.budget_) is knows
     assert not stored[False]
@@ -197,6 +194,5 @@ def test_a_named_space_takes_the_allocation_along_where_it_is_asked_to() -> None
         Action(**{**action, "allocation": rho}) for action in plain.actions for rho in (0.2, 0.5, 0.8)
     }
     assert more.actions[more.default].allocation == 0.8
-    assert more.favourite is not None
     with pytest.raises(UserError, match=r"unknown action space 'onlin\+allocation'; did you mean 'online'"):
         _ = Learner("aanets", memory=memory, space="onlin+allocation").settings

@@ -92,7 +92,6 @@ def test_a_given_action_leaves_the_policy_as_it_was() -> None:
     assert decided_in(events).action["classifier"] == "auto"  # the learner's own, so its classifiers are judged
     assert len(tried_in(events, "classifier")) == 1
     assert told(learner) == before
-    assert distribution is not None
     assert policy_of(learner).distribution() == pytest.approx(distribution)
     again = reopened(saved(learner))
     for each in (learner, again):
