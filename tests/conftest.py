@@ -340,25 +340,14 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
         requests.close()
 
 
-# `peak_while(work)`: what the work returns, and the peak of anonymous memory while it went on, in bytes above before.
+# `peak_while(work)`: what the work returns, and how far it raised the process's peak of memory, in bytes.
 _PEAK = """
-import threading
-
-def _anonymous():
-    lines = open("/proc/self/status").read().splitlines()
-    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+import resource
 
 def peak_while(work):
-    before, done, peaks = _anonymous(), threading.Event(), [0]
-    def watch():
-        while not done.wait(0.002):
-            peaks.append(_anonymous())
-    watcher = threading.Thread(target=watch)
-    watcher.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     found = work()
-    done.set()
-    watcher.join()
-    return found, max(*peaks, _anonymous()) - before
+    return found, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
 """
 
 

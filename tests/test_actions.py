@@ -46,15 +46,12 @@ def test_weights_settings_and_changes() -> None:
     ("axes", "words"),
     [
         ({"lr": 0}, "lr=0 must be a number above 0"),
-        ({"lr": float("inf")}, "at most 3e+38"),
         ({"feature_kd": float("nan")}, "must be a number"),
         ({"feature_kd": -1}, "feature_kd=-1 must be a number of at least 0"),
         ({"feature_kd": True}, "must be a number"),
-        ({"feature_kd": "high"}, "must be a number"),
         ({"classifier": "nmc"}, "did you mean 'ncm'?"),
         ({"classifier": 1.0}, "known: auto, fc, ncm"),
         ({"old_rows": "freeze"}, "did you mean 'frozen'?"),
-        ({"epochs": 0}, "above 0"),
         ({"allocation": 1.5}, "at most 1"),
     ],
 )

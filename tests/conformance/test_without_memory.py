@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from poise import Learner
 from poise.data import ALL_IMAGES, ImageSet
 from poise.errors import UserError
 from poise.methods import METHODS, make_method
-from poise.testing import check_resuming
 from poise.training.events import TrialDone
 from poise.tuning.search import tuner_kind, tuner_names
 
@@ -85,18 +83,6 @@ def test_no_image_is_kept_and_old_means_stay_as_they_were(
     loaded = Learner.load(tmp_path / "learner", device="cpu")
     assert loaded.knowledge.mean_images == (6,) * 6
     assert torch.equal(loaded.means_, learner.means_)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("case", "policy"), [("aanets", "fixed"), ("der", "fixed"), ("slca", "fixed"), ("lwf", "grid")], indirect=["case"]
-)
-def test_a_phase_stopped_anywhere_goes_on_to_the_same_bytes(
-    case: Options, policy: str, arriving: list[ImageSet]
-) -> None:
-    space = {"lr": [0.1, 0.05], "classifier": ["fc", "ncm"]} if policy == "grid" else None
-    first = learner_of(case, policy=policy, space=space).partial_fit(arriving[0].pixels, arriving[0].labels)
-    pixels = arriving[1].pixels.permute(0, 2, 3, 1).numpy()
-    check_resuming(lambda: copy.deepcopy(first), pixels, arriving[1].labels.numpy(), stops=2)
 
 
 @pytest.mark.parametrize("classes", [[0], [1, 2]], ids=["known only", "known and new"])

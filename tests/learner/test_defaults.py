@@ -219,21 +219,16 @@ def test_it_is_told_in_one_line_recorded_and_saved(tmp_path: Any) -> None:
     assert next(event.kind for event in loaded.fitting(*digits(2, count=30))) == "phase"
 
 
-def test_given_augmentation_and_preprocessing_are_not_judged() -> None:
-    mine = Augmentation(pad=0, flip=True)
-    learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu").partial_fit(*digits(0, 1, count=30))
-    assert learner.preprocessing_.augmentation == mine
-    chain = Preprocessing((0.5,), (0.25,), mine)
-    learner = Learner(epochs=1, policy="fixed", preprocessing=chain, device="cpu").partial_fit(*digits(0, 1, count=30))
-    assert learner.preprocessing_ == chain
-
-
-def test_a_stronger_augmentation_is_told() -> None:
+def test_given_augmentation_and_preprocessing_are_told_and_not_judged() -> None:
     mine = Augmentation(pad=1, flip=False, autoaugment=True, cutout=0.5)
     learner = Learner(epochs=1, policy="fixed", augmentation=mine, device="cpu")
     chosen = chosen_in(learner.fitting(*digits(0, 1, count=30)))
+    assert learner.preprocessing_.augmentation == mine
     assert "shifts of up to 1 pixel, not mirrored, autoaugment+cutout (as given)" in chosen.line
     assert chosen.values["augmentation"] == {**Augmentation(1, False).as_json(), "autoaugment": True, "cutout": 0.5}
+    chain = Preprocessing((0.5,), (0.25,), mine)
+    learner = Learner(epochs=1, policy="fixed", preprocessing=chain, device="cpu").partial_fit(*digits(0, 1, count=30))
+    assert learner.preprocessing_ == chain
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

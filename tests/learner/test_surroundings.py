@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,19 +17,6 @@ from poise import Learner, UserError
 from poise.testing import check_resuming
 
 from .samples import Flat, digits, learner, state_bytes
-
-
-@contextmanager
-def everything() -> Iterator[None]:
-    with ExitStack() as stack:
-        for each in (
-            torch.inference_mode(),
-            torch.no_grad(),
-            torch.autocast("cpu", torch.bfloat16),
-            torch.device("meta"),
-        ):
-            stack.enter_context(each)
-        yield
 
 
 def a_life(folder: Path, **settings: Any) -> list[bytes]:
@@ -50,7 +36,10 @@ def a_life(folder: Path, **settings: Any) -> list[bytes]:
 
 def test_the_bytes_are_the_same_and_what_the_program_set_is_still_set(tmp_path: Path) -> None:
     alone = a_life(tmp_path, policy="online", epochs=2)
-    with everything():
+    contexts = (torch.inference_mode(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"))
+    with ExitStack() as stack:
+        for each in contexts:
+            stack.enter_context(each)
         assert a_life(tmp_path, policy="online", epochs=2) == alone
         assert torch.is_inference_mode_enabled()
         assert not torch.is_grad_enabled()

@@ -73,6 +73,3 @@ class TestAllImages:
         for name, words in (("digits/joint", ()), ("digits/lucir", ("memory=all",)), ("digits/rmm", ("memory=all",))):
             assert load_recipe(name, words).settings.memory.rule == "all"
         assert load_recipe("digits/joint", ["method=lucir", "memory.total=40"]).settings.memory == Budget(None, 40)
-        for words in (("memory.rule=all",), ("memory={rule='all', reserve=2}",)):
-            with pytest.raises(UserError, match="leave the other keys of memory out"):
-                load_recipe("digits/lucir", words)

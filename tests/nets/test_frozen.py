@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,6 @@ from poise import Learner
 from poise.data import ImageSet
 from poise.methods import METHODS, Growth, ICaRL
 from poise.nets import Model, build_head, torch_generator
-from poise.testing import check_resuming
 from poise.training.context import LocalPhase
 from poise.training.device import Backend, make_backend
 from poise.training.events import Event, TrialDone
@@ -166,14 +164,6 @@ class TestSaved:
             each.partial_fit(arriving[1].pixels, arriving[1].labels).save(tmp_path / name)
         assert (tmp_path / "whole").read_bytes() == (tmp_path / "loaded").read_bytes()
         assert all(torch.equal(backbone(loaded)[name], start[name]) for name in FROZEN)
-
-    def test_stopped_anywhere_it_goes_on_to_the_same_bytes(
-        self, case: tuple[str, dict[str, Any]], arriving: list[ImageSet], tmp_path: Path
-    ) -> None:
-        first, net, images = learner_of(case, make_net()), make_net(), arriving[1]
-        first.partial_fit(arriving[0].pixels, arriving[0].labels).save(tmp_path / "first")
-        again = partial(Learner.load, tmp_path / "first", device="cpu", net=net)
-        check_resuming(again, images.pixels, images.labels, net=net)
 
 
 class FreezingInPlace(ICaRL):

@@ -121,18 +121,14 @@ def test_every_tunes_some_phases_and_repeats_the_decision_in_between(every: int,
     ("name", "options", "message"),
     [
         ("race", {"rung": 3}, "did you mean 'rungs'"),
-        ("race", {"saf": 1.0}, "did you mean 'safe'"),
         ("race", {"rungs": 0}, "at least 1"),
         ("race", {"rungs": 2.5}, "must be like 3"),
-        ("race", {"rungs": True}, "must be like 3"),
         ("race", {"safe": -1.0}, "at least 0"),
-        ("race", {"safe": True}, "must be like 1.0"),
         ("race", {"every": 0}, "at least 1"),
         ("exp3", {"rule": "printd"}, "did you mean 'printed'"),
         ("exp3", {"xi": 0}, "above 0"),
         ("online", {"fewest": 0}, "fewest"),
         ("online", {"again": 0}, "again"),
-        ("exp3", {"xi": float("nan")}, "xi"),
     ],
 )
 def test_mistakes_are_one_line_with_what_to_do(name: str, options: dict[str, bool | float | str], message: str) -> None:

@@ -12,14 +12,11 @@ from torch import Tensor
 import poise.learner.phase as phases
 from poise import Learner
 from poise.data import Augmentation, ImageSet
-from poise.learner import LearnerState
-from poise.training.events import ActionDecided, Event, TrialDone
+from poise.training.events import ActionDecided, Event
 from poise.training.trainer import Trainer
 
 MakeImages = Callable[..., ImageSet]
 SETTINGS: dict[str, Any] = {"net": "small", "policy": "fixed", "epochs": 2, "batch": 8, "memory": 4, "device": "cpu"}
-
-TRYING: dict[str, Any] = {**SETTINGS, "policy": "grid", "trials": {"length": 0.5, "validation": 2}}
 
 
 @pytest.fixture
@@ -88,13 +85,6 @@ class TestZero:
         assert found[0].keys() == found[1].keys()
         for name, value in found[0].items():
             assert torch.allclose(value, found[1][name], atol=1e-4), name
-
-
-def test_any_method_can_be_tried_with_several_ratios(arriving: list[ImageSet]) -> None:
-    learner = Learner("lucir", **{**TRYING, "space": {"backbone_rate": [0, 0.01, 1]}})
-    tried = {event.action["backbone_rate"] for event in learn(learner, arriving) if isinstance(event, TrialDone)}
-    assert {0.0, 0.01, 1.0} <= tried
-    assert isinstance(LearnerState.from_tensors(*learner.state().tensors(images=True)), LearnerState)
 
 
 def test_a_network_from_random_weights_first_learns_at_the_full_rate(arriving: list[ImageSet]) -> None:

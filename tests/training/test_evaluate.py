@@ -132,16 +132,9 @@ from poise.nets import Model, build_head, torch_generator
 from poise.training.device import make_backend
 from poise.training.evaluate import Evaluator
 
-class Pooled(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.linear = nn.Linear(3, 64)
-
-    def forward(self, images):
-        return self.linear(images.mean(dim=(2, 3)))
-
 torch.set_num_threads(1)
-model = Model(Pooled(), build_head("cosine", 64))
+net = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 64))
+model = Model(net, build_head("cosine", 64))
 model.head.grow(3, torch_generator(0, "head", 0))
 count = 2000
 pixels, places = torch.zeros(count, 3, 224, 224, dtype=torch.uint8), torch.arange(count)

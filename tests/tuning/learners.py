@@ -74,11 +74,19 @@ def ended(work: Generator[object, None, T]) -> T:
             return found
 
 
-def digits(labels: list[int], count: int = 12) -> tuple[Tensor, Tensor]:
+def digits(labels: list[int], count: int = 12, first: int = 0) -> tuple[Tensor, Tensor]:
     """So many images of each label."""
     images = DigitsSource().train()
-    chosen = torch.cat([(images.labels == label).nonzero().flatten()[:count] for label in labels])
-    return images.pixels[chosen], images.labels[chosen]
+    chosen = [(images.labels == label).nonzero().flatten()[first : first + count] for label in labels]
+    return images.pixels[torch.cat(chosen)], images.labels[torch.cat(chosen)]
+
+
+def tiny_net(width: int = 64) -> nn.Module:
+    """A net that trains ten times as fast as the smallest ResNet."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        norm = nn.BatchNorm1d(width)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, width), norm, nn.ReLU(), nn.Linear(width, width))
 
 
 def small(**changes: Any) -> Learner:

@@ -211,15 +211,6 @@ def test_weights_leave_and_reach_zero_and_nothing_leaves_its_limits() -> None:
     assert far.update(action, {"lr": -1e9}).lr == 1
 
 
-def test_the_first_update_is_one_rate_long_and_later_ones_remember() -> None:
-    adam, action = _Adam(rate=0.1), Action(lr=0.1)
-    first = adam.update(action, {"lr": -3.0})
-    assert first.lr == pytest.approx(0.1 * math.exp(0.1))
-    second = adam.update(first, {"lr": 0.0})
-    mean, size = 0.9 * 0.1 / (1 - 0.81), math.sqrt(0.999 * 0.001 / (1 - 0.999**2))
-    assert second.lr == pytest.approx(first.lr * math.exp(0.1 * mean / size))
-
-
 class Breaking(Lucir):
     """A loss that is no number from some step on."""
 

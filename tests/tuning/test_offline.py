@@ -6,7 +6,6 @@ from typing import Any, TypeVar
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from poise import draws
 from poise.actions import Action, ActionSpace, make_space
@@ -20,7 +19,7 @@ from poise.tuning.environments import TrialInputs
 from poise.tuning.offline import OfflineOptions, PseudoTasks, StreamState, phase_sizes, pseudo_stream, reinforce_after
 from poise.tuning.results import Episode
 
-from .learners import ended, phase_context
+from .learners import ended, phase_context, tiny_net
 
 T = TypeVar("T")
 
@@ -31,13 +30,6 @@ GRID: Mapping[str, Sequence[float]] = {"logit_kd": [0, 1], "lr": [0.1, 0.01]}
 
 def situation_of(backend: Backend, name: str = "lucir") -> PhaseContext:
     return phase_context(make_method(name), backend, Growth(0, CLASSES), net=tiny_net(), epochs=20)
-
-
-def tiny_net() -> nn.Module:
-    """A net that trains ten times as fast as the smallest ResNet."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 64))
 
 
 @pytest.fixture
