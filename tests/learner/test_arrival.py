@@ -31,9 +31,6 @@ def test_labels_may_be_strings_and_keep_the_order_of_arrival() -> None:
     assert 0 <= learned.score(images, [names[label] for label in labels]) <= 1
 
 
-# Known classes ------------------------------------------------------------------------------------------------------
-
-
 def test_new_images_of_a_known_class_are_refused_and_the_way_is_named(tmp_path: Path) -> None:
     learned = grown()
     before = state_bytes(learned, tmp_path)
@@ -73,9 +70,6 @@ def test_an_image_that_comes_again_is_not_trained_on_if_it_is_in_the_reserve() -
     pixels, labels = learned.memory_.reserve.pixels, learned.memory_.reserve.labels
     with pytest.raises(UserError, match="in the reserve already"):
         learned.partial_fit(pixels, [learned.knowledge.classes[row] for row in labels.tolist()], known="update")
-
-
-# Bad input ----------------------------------------------------------------------------------------------------------
 
 
 IMAGES, LABELS = digits(0, 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -186,17 +185,6 @@ def test_judging_that_is_stopped_changes_nothing_and_starts_again_to_the_same_by
     assert (learner.settings, learner.phases_) == (before, 0)
     learner.set_params(callbacks=None).partial_fit(images, labels)
     assert state_bytes(learner, tmp_path) == once
-
-
-def test_a_learner_saved_while_it_is_judged_for_judges_again(tmp_path: Path) -> None:
-    images, labels = coloured(*digits(0, 1, count=25))
-    learner = Learner(epochs=2, policy="fixed", device="cpu")
-    phase = iter(learner.fitting(images, labels))
-    assert isinstance(next(phase), Progress)
-    copied = pickle.loads(pickle.dumps(learner))
-    assert copied.settings == learner.settings
-    list(phase)
-    assert state_bytes(copied.partial_fit(images, labels), tmp_path) == state_bytes(learner, tmp_path)
 
 
 # Told, recorded -------------------------------------------------------------------------------------------------------

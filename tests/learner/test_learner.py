@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -56,17 +57,11 @@ def test_the_score_warns_of_images_of_classes_that_it_cannot_predict(caplog: pyt
     assert "24 of 48 images count as wrong, because this learner does not know their classes (2, 3)" in caplog.text
 
 
-# Little data ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("net", ["small", "resnet32", "resnet18", Flat()])
 def test_one_image_in_all_works_with_every_net(net: str | nn.Module) -> None:
     learned = learner(net=net, memory=Budget(4, reserve=2)).partial_fit(*digits(7, count=1))
     assert learned.predict(digits(7, count=2)[0]).tolist() == [7, 7]
     assert len(learned.memory_ or ()) == 1
-
-
-# One's own backbone -----------------------------------------------------------------------------------------------
 
 
 def test_a_backbone_of_ones_own_is_trained_and_left_as_it_was(tmp_path: Path) -> None:
@@ -162,3 +157,19 @@ def test_a_second_change_is_refused_while_a_phase_is_learned(tmp_path: Path) -> 
     with pytest.raises(UserError, match="in the meantime"):
         list(late)
     assert state_bytes(learned, tmp_path) == state_bytes(twin.partial_fit(*digits(4)), tmp_path)
+
+
+def test_while_one_thread_trains_others_predict_and_save_what_was_before(tmp_path: Path) -> None:
+    learned, images = grown(), digits(0, 1, 2, 3)[0]
+    before, events = learned.predict_proba(images), learned.fitting(*digits(4))
+    while not (isinstance(event := next(events), Progress) and event.done):
+        pass
+    with ThreadPoolExecutor(1) as other:
+        assert np.array_equal(other.submit(learned.predict_proba, images).result(), before)
+        other.submit(learned.save, tmp_path / "middle").result()
+        with pytest.raises(UserError, match="in the middle of a phase, in another thread"):
+            other.submit(learned.partial_fit, *digits(5)).result()
+    list(events)
+    saved = Learner.load(tmp_path / "middle")
+    assert np.array_equal(saved.predict_proba(images), before)
+    assert state_bytes(saved.partial_fit(*digits(4)), tmp_path) == state_bytes(learned, tmp_path)

@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from poise import Augmentation, Learner
+from poise import Learner, store
 from poise.data import Budget
 from poise.errors import RunFailed, UserError
 from poise.learner import LearnerState
@@ -98,6 +98,14 @@ def test_saved_in_the_middle_of_a_phase_it_wants_the_same_images_and_goes_on_to_
     assert state_bytes(again, tmp_path) == state_bytes(learned, tmp_path)
 
 
+def test_a_kept_file_of_the_present_format_is_read_and_its_phase_goes_on() -> None:
+    """It was saved between two trials of its second phase."""
+    kept = Learner.load(Path(__file__).with_name(f"format-{store.FORMAT}.safetensors"), net=Flat(), device="cpu")
+    assert (kept.knowledge.classes, kept.settings.policy, len(kept.exemplars())) == ((0, 1), "grid", 4)
+    assert kept.score(*digits(0, 1, count=40, first=40)) > 0.8
+    assert kept.partial_fit(*digits(2, 3)).knowledge.classes == (0, 1, 2, 3)
+
+
 def test_a_phase_that_goes_on_under_other_switches_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     one, _ = at("training")
     one.save(tmp_path / "model")
@@ -110,19 +118,6 @@ def test_a_phase_that_goes_on_under_other_switches_says_so(tmp_path: Path, caplo
     finally:
         torch.set_num_threads(threads)
     assert f"goes on under other switches (threads={threads} then, threads={threads + 1} now)" in caplog.text
-
-
-def test_its_own_augmentation_survives_in_the_middle_of_the_first_phase() -> None:
-    augmentation = Augmentation(pad=1, flip=False, autoaugment=True, cutout=0.5)
-    straight = Learner(net="small", epochs=2, memory=4, device="cpu", augmentation=augmentation)
-    for event in straight.fitting(*digits(0, 1)):
-        if isinstance(event, EpochDone) and event.epoch == 1:
-            saved = plain(straight.state())
-    resumed = Learner.from_state(LearnerState.from_tensors(*saved), device="cpu")
-    list(resumed.fitting(*digits(0, 1)))
-    assert resumed.preprocessing_ == straight.preprocessing_
-    for name, value in straight.model.state_dict().items():
-        assert torch.equal(resumed.model.state_dict()[name], value), name
 
 
 # As a value -----------------------------------------------------------------------------------------------------------

@@ -59,6 +59,14 @@ def test_a_learner_without_a_class_learns_further_and_the_same_class_again(metho
     assert files[0] == files[1]
 
 
+def test_a_class_that_returns_after_its_removal_is_known_again() -> None:
+    learned = learner(method="icarl", epochs=10, batch=32, memory=20).partial_fit(*digits(0, 1, 2, count=60)).remove(1)
+    exam = digits(1, count=60, first=60)
+    assert 1 not in learned.predict(exam[0])
+    assert learned.partial_fit(*digits(1, 3, count=60)).score(*exam) > 0.8
+    assert learned.score(*digits(0, 1, 2, 3, count=60, first=60)) > 0.7
+
+
 @pytest.mark.parametrize("method", ["finetune", "simplecil", "slca"])
 def test_without_any_image_the_means_that_were_measured_stay_with_their_classes(method: str, tmp_path: Path) -> None:
     learned = grown(method=method, memory=0).partial_fit(*digits(4, count=7))

@@ -114,9 +114,6 @@ def _gradient(model: Model, method: Method, alpha: Tensor, batch: Tensor, labels
     return found
 
 
-# Made of another method -----------------------------------------------------------------------------------------------
-
-
 @bases
 def test_the_learned_scale_starts_again_where_the_branches_are_made_and_only_there(
     base: str, arriving: list[ImageSet]

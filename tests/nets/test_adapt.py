@@ -110,11 +110,6 @@ class TestLibraries:
         assert not any(parameter.requires_grad for parameter in frozen.parameters())
         assert all(parameter.requires_grad for parameter in built(f"{word}/trainable").parameters())
 
-    @pytest.mark.usefixtures("packages")
-    def test_what_timm_says_of_sizes_counts(self) -> None:
-        info = built("timm:strict").info
-        assert (info.fixed, info.least, info.image_size) == (True, 48, 64)
-
     @pytest.mark.parametrize("name", HEADS)
     def test_a_classifier_of_torchvision_loses_its_last_layer(self, name: str, images: Tensor) -> None:
         assert_known(adapt(nn.Sequential(_without_classifier(TorchvisionNet(name, HEADS[name])))), images)

@@ -122,8 +122,6 @@ def test_a_gpu_finds_the_same_features(model: Model, cpu: Backend) -> None:
         assert len(found.logits) == 2100
 
 
-# Memory ---------------------------------------------------------------------------------------------------------------
-
 LOOKED_AT = """
 import torch
 from torch import nn

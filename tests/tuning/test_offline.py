@@ -115,9 +115,6 @@ def test_a_learned_policy_prefers_the_better_arm(cpu: Backend, images: ImageSet)
     assert all(policy.decide(state_of(known, 2, known * QUOTA)) == 1 for known in (2, 3, 4, 5, 6))
 
 
-# Divergence -----------------------------------------------------------------------------------------------------------
-
-
 def test_a_diverging_action_gets_reward_0_and_stops_only_its_episode(context: PhaseContext, images: ImageSet) -> None:
     space = space_of(context, {"lr": [0.1, 1e30]})
     found = played(context, images, FEW.replace(episodes=6), space=space)
@@ -175,9 +172,6 @@ def generator(number: int) -> np.random.Generator:
     return draws.generator(0, "test", number)
 
 
-# What is refused ------------------------------------------------------------------------------------------------------
-
-
 def test_fewer_than_4_classes_are_refused_before_anything_is_played(context: PhaseContext, images: ImageSet) -> None:
     with pytest.raises(UserError, match=r"^[^\n]*at least 4 classes[^\n]*has 3; use another policy[^\n]*$"):
         next(iter(tasks_of(context, images.of_labels([0, 1, 2])).episodes([])))
@@ -189,9 +183,6 @@ def test_a_class_of_one_image_is_left_out(context: PhaseContext, images: ImageSe
     assert torch.unique(playable.labels).tolist() == [0, 1, 2, 3, 4]
     assert 0 not in playable.origins
     assert len(played(context, single, FEW.replace(episodes=1))[0].steps) > 0
-
-
-# The rest -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("by_action", [False, True], ids=["the memory says it", "the action says it"])

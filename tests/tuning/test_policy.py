@@ -99,9 +99,6 @@ def test_a_given_action_leaves_the_policy_as_it_was() -> None:
     assert_same(learner, again)
 
 
-# The record ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_decision_carries_its_reward_and_those_of_earlier_phases() -> None:
     learner, past = small(trials={"length": 0.5}), 0.0
     for label in (3, 4, 5):
@@ -126,7 +123,3 @@ def test_a_trial_carries_the_distribution_from_which_it_was_drawn() -> None:
             assert len(event.distribution) == len(learner.settings.action_space)
             assert sum(event.distribution) == pytest.approx(1)
         assert trials[0].distribution != trials[1].distribution != decided_in(events).distribution
-        if label == 3:
-            assert trials[0].distribution == pytest.approx(
-                [1 / len(learner.settings.action_space)] * len(learner.settings.action_space)
-            )

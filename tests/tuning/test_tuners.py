@@ -20,7 +20,7 @@ from poise.tuning.bilevel import BilevelTuner, tuned_axes
 from poise.tuning.offline import OfflineTuner
 from poise.tuning.search import PolicyTuner, Tuner, tuner_kind, tuner_names
 
-from .learners import SMALL, decided_in, digits, of, saved, small, tried_in
+from .learners import SMALL, decided_in, digits, of, saved, tried_in
 
 SETUP = Setup(make_space({"lr": [0.1, 0.05]}, make_method("lucir").default_action), short=4, full=40, seed=0)
 KINDS: dict[str, type[Tuner]] = {"fixed": Tuner, "bilevel": BilevelTuner, "offline-rl": OfflineTuner}
@@ -92,6 +92,7 @@ def test_the_phase_is_trained_with_what_was_decided(tuner: str) -> None:
     trials, decided = tried_in(events), decided_in(events)
     assert decided.policy == tuner
     assert bool(trials) is (tuner not in KINDS)
+    assert bool(learner.knowledge.history) is (tuner != "fixed")
     assert learner.action_ == Action(**decided.action)
     assert of(EpochDone, events)[0].lr == pytest.approx(learner.action_.lr)
     assert all(
@@ -130,14 +131,6 @@ def test_where_nothing_can_be_held_out_the_default_stays(tuner: str, caplog: pyt
     learner = made(tuner, memory=1).partial_fit(*digits([0, 1], count=1)).partial_fit(*digits([2], count=1))
     assert learner.action_ == learner.settings.default_action
     assert "nothing to validate on" in caplog.text
-
-
-def test_a_fixed_phase_tries_and_remembers_nothing() -> None:
-    learner = small(policy="fixed").partial_fit(*digits([3]))
-    assert learner.knowledge.history == ()
-
-
-# Runs -----------------------------------------------------------------------------------------------------------------
 
 
 def plan_of(*words: str) -> Plan:
