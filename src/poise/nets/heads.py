@@ -97,8 +97,8 @@ class Head(nn.Module):
 
     def freeze_old(self, frozen: bool) -> None:
         """Freeze the rows of old classes, with their biases where there are any, or let them be trained."""
-        for values in self.old_values():
-            values.requires_grad_(not frozen)
+        for old, _ in self.parts:
+            getattr(self, old).requires_grad_(not frozen)
 
     def align(self) -> None:
         """Give new rows the mean length of old ones (Zhao et al. 2020); only for heads in which length matters."""
