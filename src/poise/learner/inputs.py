@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from poise import draws
 from poise.actions import Action, AxisValue
 from poise.data import Decoder, ImageSet, Memory, PixelStore, draw_reserve, open_images
-from poise.data.images import all_but, image_digests
+from poise.data.images import all_but, digest_images, image_digests
 from poise.data.packs import Pack
 from poise.errors import UserError, check_whole, shown
 from poise.learner.settings import Settings
@@ -135,15 +133,6 @@ def receive(
     )
 
 
-def digest_images(store: PixelStore, labels: Sequence[Label]) -> str:
-    """A digest of these images with these labels, in this order."""
-    found = hashlib.blake2b(digest_size=16)
-    for part in store.identity():
-        found.update(part)
-    found.update(json.dumps(labels).encode())
-    return found.hexdigest()
-
-
 def _new_classes(plain: Sequence[Label], before: tuple[Label, ...], known: str) -> list[Label]:
     """The classes that were not known before, in order."""
     arrived = set(plain)
@@ -194,14 +183,15 @@ def open_for_learner(
         decoder = Decoder(shape[1:], shape[0], knowledge.short_side)
     else:
         decoder = Decoder() if side is None else Decoder((side, side), short_side=side)
-    store, found = open_images(images, labels, decoder, labelled=labelled, held_out=held_out)
+    given = None if labels is None else plain_labels(labels)  # a mistake in them is told before images are read
+    store, found = open_images(images, given, decoder, labelled=labelled, held_out=held_out)
     if shape is not None and store.shape != shape:
         raise UserError(f"images of shape {store.shape}, but this learner was trained on {shape}")
     if not labelled:
         return store, []
     if found is None:
         raise UserError(f"images came as {type(images).__name__} without labels; pass labels, one per image")
-    store, plain = store.to("cpu"), plain_labels(found)
+    store, plain = store.to("cpu"), plain_labels(found) if given is None else given
     if len(store) != len(plain):
         raise UserError(f"{len(store)} images and {len(plain)} labels; give one label per image")
     return store, plain

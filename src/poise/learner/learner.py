@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from poise import store
 from poise.actions import Action, AxisValue, Grids
 from poise.data import Augmentation, Budget, Memory, Preprocessing
+from poise.data.images import digest_images
 from poise.errors import (
     OtherImages,
     UserError,
@@ -39,7 +40,6 @@ from poise.learner.inputs import (
     Known,
     Labels,
     NewPhase,
-    digest_images,
     open_for_learner,
     receive,
     share_right,
