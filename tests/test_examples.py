@@ -8,6 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from poise.learner import defaults
+
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
@@ -17,8 +21,13 @@ def run(*words: str) -> str:
     return found.stdout
 
 
-def test_own_images_are_learned_month_by_month() -> None:
-    out = run(str(EXAMPLES / "learn_own_images.py"))
+def test_own_images_are_learned_month_by_month(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(defaults, "suitable_epochs", lambda *args, **more: 12)
+    monkeypatch.setattr(sys, "argv", ["learn_own_images.py"])
+    runpy.run_path(str(EXAMPLES / "learn_own_images.py"), run_name="__main__")
+    out = capsys.readouterr().out
     assert "after 2026-02" in out
     assert float(out.split()[-2]) > 50
 

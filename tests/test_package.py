@@ -151,8 +151,7 @@ def follow_the_readme(folder: Path) -> None:
     call(poise_command, "run", "digits/lucir", "groups=[2,1]", "epochs=1", "images_per_class=20", cwd=folder)
     call(poise_command, "learn", "pets.safetensors", "photos", "--net", "small", "--epochs", "1", cwd=folder)
     assert "cat" in call(poise_command, "predict", "pets.safetensors", "photos/cat/0.png", cwd=folder)
-    call(poise_command, "report", "runs", "--out", "page", cwd=folder)
-    assert (folder / "page" / "index.html").is_file()
+    assert list(folder.glob("runs/*/report/index.html"))
 
 
 #: Packages by what brings them, where that has another name and need not be installed here.

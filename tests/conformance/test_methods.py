@@ -24,10 +24,14 @@ class TestMethods(MethodSuite):
         self.method, self.options = CASES[request.param]  # type: ignore[misc]
         self.keeps_old_scores = self.made.head not in ("renewed", "boosted")
 
-    def test_strong_augmentation_is_trained_with_and_resumed_anywhere(self) -> None:
-        """Resized crops, AutoAugment and Cutout."""
-        strong, images = self.learner(augmentation=STRONG), self.arriving(0)
-        strong.partial_fit(*images)
-        assert strong.preprocessing_ is not None
-        assert strong.preprocessing_.augmentation.name == "autoaugment+cutout"
-        check_resuming(lambda: self.learner(augmentation=STRONG), *images, stops=1)
+
+@pytest.mark.parametrize("method", ["lucir", "der", "foster", "ranpac"])  # of one stage, of several, and of features
+def test_strong_augmentation_is_trained_with_and_resumed_anywhere(method: str) -> None:
+    """Resized crops, AutoAugment and Cutout."""
+    suite = MethodSuite()
+    suite.method = method
+    strong, images = suite.learner(augmentation=STRONG), suite.arriving(0)
+    strong.partial_fit(*images)
+    assert strong.preprocessing_ is not None
+    assert strong.preprocessing_.augmentation.name == "autoaugment+cutout"
+    check_resuming(lambda: suite.learner(augmentation=STRONG), *images, stops=1)

@@ -69,7 +69,7 @@ def test_a_phase_of_known_classes_is_resumed_in_its_middle(method: str, policy: 
         check_resuming(partial(two_phases, method, policy), images[:many], labels[:many], stops=1, known="update")
 
 
-@pytest.mark.parametrize("method", sorted(METHODS))
+@pytest.mark.parametrize("method", ["lucir", "icarl", "podnet", "foster", "simplecil", "ranpac", "slca"])
 def test_more_images_make_a_class_better_known(method: str) -> None:
     exam = digits(0, 1, 2, 3, count=40, first=100)
     learned = learner(**{"method": method, "epochs": 8, "batch": 16, "memory": 20, **memory_for(method)}).partial_fit(
@@ -80,7 +80,7 @@ def test_more_images_make_a_class_better_known(method: str) -> None:
     assert learned.score(*exam) > max(few + 0.03, 0.8)
 
 
-@pytest.mark.parametrize("method", [method for method in sorted(METHODS) if not memory_for(method)])
+@pytest.mark.parametrize("method", ["lucir", "der", "ranpac"])
 @pytest.mark.parametrize(
     "memory",
     [Budget(6, reserve=2), Budget(None, total=20), Budget(4, rule="rmm", allocation=0.5)],
