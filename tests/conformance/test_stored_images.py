@@ -24,9 +24,7 @@ QUOTA = 3
 RMM = Budget(per_class=QUOTA, rule="rmm", allocation=(0.2, 0.6, 0.9))
 
 
-@pytest.fixture(params=sorted(name for name, method in METHODS.items() if method.own_memory != ALL_IMAGES))
-def method(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
+OF_METHODS = sorted(name for name, method in METHODS.items() if method.own_memory != ALL_IMAGES)
 
 
 @pytest.fixture
@@ -67,7 +65,16 @@ TRYING: dict[str, Any] = {
 
 
 @pytest.mark.usefixtures("only_newer_objects")
-@pytest.mark.parametrize(("changes", "reserve"), [({}, 0), (TRYING, 1)], ids=["fixed", "trying"])
+@pytest.mark.parametrize(
+    ("method", "changes", "reserve"),
+    [
+        *(pytest.param(method, {}, 0, id=method) for method in OF_METHODS),
+        *(
+            pytest.param(method, TRYING, 1, id=f"{method}, trying")
+            for method in ("lucir", "aanets", "foster", "ranpac")
+        ),
+    ],
+)
 def test_every_image_that_is_stored_is_counted_at_every_moment(
     method: str, arriving: list[Arrays], changes: dict[str, Any], reserve: int
 ) -> None:

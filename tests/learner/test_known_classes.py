@@ -61,7 +61,10 @@ def memory_of(learned: Learner, label: int | str) -> set[bytes]:
     return keys(learned.memory_.exemplars.of_labels([learned.knowledge.classes.index(label)]).pixels)
 
 
-@every_case
+@pytest.mark.parametrize(
+    ("method", "policy"),
+    [*((method, "fixed") for method in ("aanets", "der", "foster", "joint", "ranpac")), ("lucir", "online")],
+)
 def test_a_phase_of_known_classes_is_resumed_in_its_middle(method: str, policy: str) -> None:
     classes, count = ARRIVALS["mixed"]
     images, labels = digits(*classes, count=count, first=20)

@@ -35,12 +35,13 @@ def a_life(folder: Path, **settings: Any) -> list[bytes]:
 
 
 def test_the_bytes_are_the_same_and_what_the_program_set_is_still_set(tmp_path: Path) -> None:
-    alone = a_life(tmp_path, policy="online", epochs=2)
+    trying: dict[str, Any] = {"policy": "grid", "space": {"lr": [0.1, 0.05]}, "trials": {"environment": "both"}}
+    alone = a_life(tmp_path, **trying)
     contexts = (torch.inference_mode(), torch.no_grad(), torch.autocast("cpu", torch.bfloat16), torch.device("meta"))
     with ExitStack() as stack:
         for each in contexts:
             stack.enter_context(each)
-        assert a_life(tmp_path, policy="online", epochs=2) == alone
+        assert a_life(tmp_path, **trying) == alone
         assert torch.is_inference_mode_enabled()
         assert not torch.is_grad_enabled()
         assert torch.is_autocast_enabled("cpu")
