@@ -4,7 +4,7 @@ ResNet-32 (the method's variant), batch 128, teacher on, random images of CIFAR'
 
     python benchmarks/step.py [--device cuda] [--seconds 4] [--lanes 1 2 4 8 16] [--precision bf16] [--method lucir]
         [--augmentation autoaugment+cutout]
-    python benchmarks/step.py --net resnet18 --size 224 --lanes 1 --streamed --kernels rule none norms all --profile
+    python benchmarks/step.py --net resnet18 --size 224 --lanes 1 --streamed --kernels rule none norms thin --profile
 
 With `--augmentation`, everything is also measured with that. The phase is the first one after phase 0: AANets has two
 branches there, and its teacher still one. With `--frozen N` it is a later one, in which DER has N frozen networks. For
@@ -13,7 +13,7 @@ pass of a frozen one; `cost_to_parts` is the time of a step by the sum of theirs
 
 Images of more than 64 pixels are stored larger, in different sizes, as a pack has them (the short side of 256 for 224),
 and a random resized crop of each is a part of the step. `--streamed` measures them from the host, too. `--kernels` says
-which of poise's own kernels are used: by the rule of the networks, none, batch norms alone, or all at any size.
+which of poise's own kernels are used: by the rule of the networks, none, batch norms alone, or all but those of levels.
 `--profile` says which kernels a captured step spends its time in, by kind and one by one, and `--replay` measures the
 step alone, replayed without the trainer around it. `limit` is what the arithmetic of a step would allow,
 by the peak of the device (`--peak`, in TFLOP/s; known for a few).
@@ -52,7 +52,7 @@ LARGE = 64  # pixels; larger images are cropped from stored ones of different si
 PEAKS = {"H200": 989, "H100": 989, "A100": 312}  # bf16 TFLOP/s without sparsity, as NVIDIA states them
 #: Kinds of kernels by words in their names, the first that fits; all the others are small operations.
 KINDS = {
-    "unit": ("unit_", "frozen_level", "begin_backward", "finish_forward", "add_weights"),
+    "unit": ("unit_", "frozen_level", "pack_weights", "add_weights"),
     "thin weights": ("_convolve_weights", "_add_up"),
     "thin convolution": ("_convolve",),
     "norm": ("_sum_forward", "_apply_forward", "_sum_backward", "_apply_backward", "_merge", "batch_norm"),
@@ -63,12 +63,13 @@ KINDS = {
     "copy": ("Memcpy", "Memset", "copy"),
     "optimiser": ("multi_tensor", "foreach"),
 }
-#: By the word of `--kernels`: the maps up to which convolutions of each width are our own, and the largest norm.
-KERNELS: dict[str, tuple[dict[int, int], int]] = {
-    "rule": (resnet.THIN, resnet.LARGEST_NORM),
-    "none": ({}, 0),
-    "norms": ({}, resnet.INDEX_LIMIT),
-    "all": (dict.fromkeys(resnet.THIN, resnet.INDEX_LIMIT), resnet.INDEX_LIMIT),
+#: By the word of `--kernels`: the widths of levels that are our own, the maps up to which convolutions of each width
+#: are, and the largest norm.
+KERNELS: dict[str, tuple[tuple[int, ...], dict[int, int], int]] = {
+    "rule": (resnet.UNIT_WIDTHS, resnet.THIN, resnet.LARGEST_NORM),
+    "none": ((), {}, 0),
+    "norms": ((), {}, resnet.INDEX_LIMIT),
+    "thin": ((), resnet.THIN, resnet.LARGEST_NORM),
 }
 
 
@@ -128,13 +129,13 @@ def large_images(images: int, size: int, generator: torch.Generator) -> ImageSet
 @contextmanager
 def using_kernels(word: str) -> Iterator[None]:
     """Choose which of our own kernels are used."""
-    before = resnet.THIN, resnet.LARGEST_NORM
-    resnet.THIN, resnet.LARGEST_NORM = KERNELS[word]
+    before = resnet.UNIT_WIDTHS, resnet.THIN, resnet.LARGEST_NORM
+    resnet.UNIT_WIDTHS, resnet.THIN, resnet.LARGEST_NORM = KERNELS[word]
     capture._WARM.steps.clear()  # other kernels are to be warmed up
     try:
         yield
     finally:
-        resnet.THIN, resnet.LARGEST_NORM = before
+        resnet.UNIT_WIDTHS, resnet.THIN, resnet.LARGEST_NORM = before
 
 
 def images_per_second(trainers: list[Trainer], seconds: float) -> float:

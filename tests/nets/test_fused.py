@@ -98,8 +98,8 @@ class TestWhichKernels:
         norm = BatchNorm(shape[1])
         with FakeTensorMode():
             x = torch.empty(shape, dtype=dtype, device="cuda")
-        assert norm._is_fused(x) is expected
-        assert not norm.eval()._is_fused(x)
+        assert norm.is_fused(x) is expected
+        assert not norm.eval().is_fused(x)
 
     @pytest.mark.parametrize(
         ("width", "side", "expected"),

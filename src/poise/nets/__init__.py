@@ -2,7 +2,7 @@
 
 from poise.nets.adapt import Adapted, NetInfo, adapt, feature_width, net_info
 from poise.nets.base import FULL, Backbone, Features, Output, own_draws, torch_generator
-from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, ScaledConv, Specialised
+from poise.nets.grown import Branches, Concatenated, Frozen, NewestHead, OldestHead, Specialised
 from poise.nets.heads import HEADS, BoostedHead, CosineHead, Head, LinearHead, ProxyHead, RenewedHead, ScaledHead
 from poise.nets.model import (
     BACKBONES,
@@ -14,7 +14,7 @@ from poise.nets.model import (
     build_net,
     check_backbone,
 )
-from poise.nets.resnet import BatchNorm, ResNet
+from poise.nets.resnet import BatchNorm, ResNet, ScaledConv
 
 __all__ = [
     "BACKBONES",

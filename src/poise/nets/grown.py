@@ -8,37 +8,13 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor, nn
 
-from poise.nets.base import FULL, Backbone, Features, copy_network, make_layer
+from poise.nets.base import FULL, Backbone, Features, copy_network
 from poise.nets.heads import Head
-from poise.nets.resnet import ResNet, convolve
+from poise.nets.resnet import ResNet, ScaledConv
 
 M = TypeVar("M", bound=nn.Module)
 
 # Two branches (Liu et al., CVPR 2021) ---------------------------------------------------------------------------------
-
-
-class ScaledConv(nn.Module):
-    """A convolution with frozen weights and one learned scale, initially 1, for each of its out × in kernels."""
-
-    weight: Tensor
-
-    def __init__(self, conv: nn.Conv2d) -> None:
-        super().__init__()
-        assert conv.bias is None
-        self.register_buffer("weight", conv.weight.detach().clone())
-        self.scale = nn.Parameter(torch.ones_like(self.weight[:, :, :1, :1]))
-        self.stride, self.padding = conv.stride[0], conv.padding[0]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """The convolution with its scaled kernels."""
-        return convolve(x, self.scale * self.weight, self.stride, int(self.padding))
-
-    def plain(self) -> nn.Conv2d:
-        """An ordinary convolution with the same output."""
-        width, width_in, size, _ = self.weight.shape
-        conv = make_layer(nn.Conv2d, width_in, width, size, self.stride, self.padding, bias=False)
-        conv.weight = nn.Parameter((self.scale * self.weight).detach())
-        return conv.train(self.training)
 
 
 class Branches(Backbone):

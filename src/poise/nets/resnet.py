@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,11 @@ from poise.data import usable_kernels
 from poise.nets.base import FULL, Backbone, Features, make_layer
 
 KERNELS = "poise.nets.fused"  # our own, where the GPU can run them
+UNITS = "poise.nets.units"  # those for whole levels
+#: Widths of levels that have kernels of their own, where their maps have 512 / width pixels a side, and up to how many
+#: convolutions they may have.
+UNIT_WIDTHS = (16, 32, 64)
+MOST_UNITS = 64
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 INDEX_LIMIT = 2**31  # a tensor this large cannot be indexed by the kernels
@@ -56,14 +61,14 @@ class BatchNorm(nn.BatchNorm2d):
 
     def normalise_and_add(self, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
         """The normalised values plus `shortcut`, then ReLU if `relu`."""
-        kernels = usable_kernels(KERNELS, x.device) if self._is_fused(x) else None
+        kernels = usable_kernels(KERNELS, x.device) if self.is_fused(x) else None
         if kernels is None:
             return _add_shortcut(super().forward(x), shortcut, relu=relu)
         values = self.weight, self.bias, self.running_mean, self.running_var
         found: Tensor = kernels.normalise(x, shortcut, *values, eps=self.eps, momentum=self.momentum, relu=relu)
         return found
 
-    def _is_fused(self, x: Tensor) -> bool:
+    def is_fused(self, x: Tensor) -> bool:
         """Whether the fused kernels apply; not to a single value per channel, which torch refuses."""
         width = self.num_features
         fits = width in FUSED_WIDTHS and x.dtype in FUSED_DTYPES and width < x.numel() < LARGEST_NORM
@@ -72,6 +77,37 @@ class BatchNorm(nn.BatchNorm2d):
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, *others: Any) -> None:  # noqa: ANN401
         # Not by way of `nn.BatchNorm2d`, which adds the count to values that lack it.
         nn.Module._load_from_state_dict(self, state, prefix, *others)
+
+
+class ScaledConv(nn.Module):
+    """A convolution with frozen weights and one learned scale, initially 1, for each of its out × in kernels.
+
+    The stable branch of AANets is made of them (`poise.nets.grown`).
+    """
+
+    weight: Tensor
+
+    def __init__(self, conv: nn.Conv2d) -> None:
+        super().__init__()
+        assert conv.bias is None
+        self.register_buffer("weight", conv.weight.detach().clone())
+        self.scale = nn.Parameter(torch.ones_like(self.weight[:, :, :1, :1]))
+        self.stride, self.padding = conv.stride[0], conv.padding[0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The convolution with its scaled kernels."""
+        return convolve(x, self.scaled(), self.stride, int(self.padding))
+
+    def scaled(self) -> Tensor:
+        """Its kernels, scaled."""
+        return self.scale * self.weight
+
+    def plain(self) -> nn.Conv2d:
+        """An ordinary convolution with the same output."""
+        width, width_in, size, _ = self.weight.shape
+        conv = make_layer(nn.Conv2d, width_in, width, size, self.stride, self.padding, bias=False)
+        conv.weight = nn.Parameter(self.scaled().detach())
+        return conv.train(self.training)
 
 
 class Block(nn.Module):
@@ -91,6 +127,11 @@ class Block(nn.Module):
                 self.shortcut = nn.Sequential(conv, BatchNorm(width))
         self.relu = relu
 
+    @property
+    def is_ordinary(self) -> bool:
+        """Whether its output has the shape of its input."""
+        return isinstance(self.shortcut, nn.Identity)
+
     def forward(self, x: Tensor) -> Tensor:
         """The residual sum."""
         y = _apply_unit(self.conv1, self.bn1, x, None, relu=True)
@@ -109,7 +150,7 @@ def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | 
         else:
             through = conv(x)
         return norm.normalise_and_add(through, shortcut, relu=relu)
-    if isinstance(conv, nn.Conv2d) and conv.bias is not None and _is_inference(conv, x):  # a teacher's, its norm folded
+    if _is_folded(conv) and _is_inference(conv, x):  # a teacher's
         kernels = _thin_kernels(x, conv.weight) if conv.stride == conv.padding == (1, 1) else None
         if kernels is not None:
             found: Tensor = kernels.convolve_thin_and_add(x, conv.weight, conv.bias, shortcut, relu=relu)
@@ -140,6 +181,11 @@ def _thin_kernels(x: Tensor, weight: Tensor) -> ModuleType | None:
     return usable_kernels(KERNELS, x.device) if fits else None
 
 
+def _is_folded(conv: nn.Module) -> TypeGuard[nn.Conv2d]:
+    """Whether it is a convolution with the bias that a norm leaves when it is folded."""
+    return isinstance(conv, nn.Conv2d) and conv.bias is not None
+
+
 def _is_inference(conv: nn.Conv2d, x: Tensor) -> bool:
     same = x.dtype is conv.weight.dtype is torch.bfloat16
     return same and x.is_cuda and not torch.is_grad_enabled()
@@ -163,6 +209,46 @@ class Subsample(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Subsample and widen."""
         return nn.functional.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.extra))
+
+
+class Level(nn.Sequential):
+    """Blocks, one after the other; on a GPU its ordinary ones in as few kernels as possible, where it is thin."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The output of its last block."""
+        blocks: list[Block] = list(self)  # type: ignore[arg-type]  # of nothing else
+        while blocks and not blocks[0].is_ordinary:
+            x = blocks.pop(0)(x)
+        kernels = _unit_kernels(x, 2 * len(blocks))
+        if kernels is not None:
+            convs = [conv for block in blocks for conv in (block.conv1, block.conv2)]
+            norms = [norm for block in blocks for norm in (block.bn1, block.bn2)]
+            relus = [block.relu for block in blocks]
+            if all(_is_folded(conv) and _is_inference(conv, x) for conv in convs):
+                x = kernels.infer_level(x, convs, relus)
+                return x
+            weights = [weight for conv in convs if (weight := _weight_of(conv)) is not None]
+            if len(weights) == len(convs) and all(isinstance(norm, BatchNorm) and norm.is_fused(x) for norm in norms):
+                x = kernels.train_level(x, weights, norms, relus)
+                return x
+        for block in blocks:
+            x = block(x)
+        return x
+
+
+def _unit_kernels(x: Tensor, convs: int) -> ModuleType | None:
+    """The kernels for levels, if it is one on a GPU that they are for: of so many convolutions, on these maps."""
+    width, *size = x.shape[1:]
+    fits = width in UNIT_WIDTHS and size == [512 // width] * 2 and 0 < x.numel() < INDEX_LIMIT
+    used = fits and 0 < convs <= MOST_UNITS and x.is_cuda and x.dtype is torch.bfloat16
+    return usable_kernels(UNITS, x.device) if used else None
+
+
+def _weight_of(conv: nn.Module) -> Tensor | None:
+    """The weight of a convolution without bias that is trained in some way; None if it is no such one."""
+    if isinstance(conv, ScaledConv):
+        return conv.scaled()
+    return conv.weight if type(conv) is nn.Conv2d and conv.bias is None else None
 
 
 class Stem(nn.Sequential):
@@ -227,7 +313,7 @@ def cifar_resnet(
     levels = _levels(variant, blocks, widths)
     if variant == "pod":  # the last block is a level of its own
         *before, last = levels.pop()
-        levels += [nn.Sequential(*part) for part in (before, [last]) if part]
+        levels += [Level(*part) for part in (before, [last]) if part]
     return ResNet(stem, levels, widths[-1])
 
 
@@ -259,11 +345,11 @@ def initialise(net: ResNet, generator: torch.Generator, *, zero_last_norm: bool)
                 nn.init.zeros_(module.bn2.weight)
 
 
-def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[nn.Sequential]:
-    levels: list[nn.Sequential] = []
+def _levels(variant: str, blocks: tuple[int, ...], widths: tuple[int, ...]) -> list[Level]:
+    levels: list[Level] = []
     width_in = widths[0]
     for number, (count, width) in enumerate(zip(blocks, widths, strict=True)):
-        level = nn.Sequential()
+        level = Level()
         for index in range(count):
             ends_level = index == count - 1
             stride = 2 if index == 0 and number > 0 else 1

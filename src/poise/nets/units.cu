@@ -1,0 +1,576 @@
+// Levels of a ResNet for images of 32 x 32 pixels, in as few kernels as possible: see level.py, which compiles this once
+// for each WIDTH, the number of channels: 16, 32 or 64, on maps of 512 / WIDTH pixels a side.
+//
+// A unit is a 3x3 convolution with what lies between it and the one before: batch norm, shortcut, ReLU. A block of 8
+// warps takes IMAGES images; their maps stay in shared memory while each of the 9 taps reads them. Every sum over a
+// batch is left as one partial sum per block, which the next kernel adds up in their order: the same input gives the
+// same bytes, whatever else the device does meanwhile.
+
+typedef unsigned int u32;
+typedef unsigned short u16;  // holds a bf16
+
+constexpr int C = WIDTH, N = IMAGES;
+constexpr int SIDE = 512 / C, PIXELS = SIDE * SIDE, VECTORS = C / 8;  // a vector: 8 channels of a pixel, 16 bytes
+constexpr int OWN = N * PIXELS * VECTORS / 256;                       // vectors of a thread
+// A map with a border of zeros; 16 bytes between its pixels, so that 8 of them in a row lie in 8 groups of banks.
+constexpr int ROW = SIDE + 2, STEP = C + 8, BORDERED = ROW * ROW * STEP;
+// How warps share a convolution: each has 16 output channels and TILES times 16 pixels, MT of them at a time.
+constexpr int GROUPS = C / 16, LINES = 8 / GROUPS, TILES = N * PIXELS / 16 / LINES, MT = TILES < 4 ? TILES : 4;
+// How they share the gradient of the weights: 16 x 16 channels each; warps that are left over share its pixels.
+constexpr int SQUARES = GROUPS * GROUPS, SHARES = SQUARES < 8 ? 8 / SQUARES : 1, ROUNDS = SQUARES < 8 ? 1 : SQUARES / 8;
+constexpr int STEPS = N * PIXELS / 16 / SHARES;
+constexpr int STAGE = 16 * 20;  // floats in which a warp turns its fragment
+
+struct Table { const void* at[64]; };  // one pointer for each unit
+
+#ifndef EMULATED
+#define SHARED extern __shared__ __align__(128) unsigned char shared[];
+#define BLOCK __syncthreads()
+#define WARP __syncwarp()
+__device__ __forceinline__ float low(u32 v) { return __uint_as_float(v << 16); }
+__device__ __forceinline__ float high(u32 v) { return __uint_as_float(v & 0xffff0000u); }
+__device__ __forceinline__ u32 pack(float a, float b) {
+  u32 d;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(b), "f"(a));
+  return d;
+}
+#define MATRIX(kind) \
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4" kind ".shared.b16 {%0,%1,%2,%3}, [%4];" \
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"((u32)__cvta_generic_to_shared(p)) : "memory")
+__device__ __forceinline__ void matrix(u32 (&r)[4], const u16* p) { MATRIX(""); }
+__device__ __forceinline__ void matrix_turned(u32 (&r)[4], const u16* p) { MATRIX(".trans"); }
+__device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ float across(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
+#endif
+
+__device__ __forceinline__ float real(float v) { return v; }
+__device__ __forceinline__ float real(u16 v) { return low(v); }
+
+__device__ __forceinline__ void spread(uint4 v, float (&f)[8]) {
+  f[0] = low(v.x); f[1] = high(v.x); f[2] = low(v.y); f[3] = high(v.y);
+  f[4] = low(v.z); f[5] = high(v.z); f[6] = low(v.w); f[7] = high(v.w);
+}
+
+__device__ __forceinline__ uint4 gather(const float (&f)[8]) {
+  uint4 v;
+  v.x = pack(f[0], f[1]); v.y = pack(f[2], f[3]); v.z = pack(f[4], f[5]); v.w = pack(f[6], f[7]);
+  return v;
+}
+
+// Where a pixel lies in bordered maps: with an offset of ROW + 1 pixels, itself; without, what its first tap reads.
+__device__ __forceinline__ int corner(int pixel) {
+  const int q = pixel % PIXELS;
+  return pixel / PIXELS * BORDERED + (q / SIDE * ROW + q % SIDE) * STEP;
+}
+constexpr int CENTRE = (ROW + 1) * STEP;
+
+// Where a vector lies in maps without a border: swizzled, for the same reason that bordered ones have gaps.
+__device__ __forceinline__ int inner(int pixel, int vector) {
+  return pixel * C + (vector ^ (pixel / (8 / VECTORS) & (VECTORS - 1))) * 8;
+}
+
+// The vectors of this block's images, which are fewer in the last block of a batch that N does not divide.
+__device__ __forceinline__ int known(int block, int batch) {
+  return (N == 1 || (block + 1) * N <= batch ? N : batch - block * N) * PIXELS * VECTORS;
+}
+
+__device__ __forceinline__ void clear_border(u16* tile) {
+  for (int i = threadIdx.x; i < N * 4 * (SIDE + 1) * VECTORS; i += 256) {
+    const int e = i / VECTORS % (4 * (SIDE + 1)), at = e % (SIDE + 1), side = e / (SIDE + 1), far = SIDE + 1;
+    const int row = side == 0 ? 0 : side == 1 ? at : side == 2 ? far : at + 1;
+    const int column = side == 0 ? at : side == 1 ? far : side == 2 ? at + 1 : 0;
+    const int image = i / VECTORS / (4 * (SIDE + 1));
+    *(uint4*)(tile + image * BORDERED + (row * ROW + column) * STEP + i % VECTORS * 8) = make_uint4(0, 0, 0, 0);
+  }
+}
+
+// A 3x3 convolution of the tile; `with(t, group, acc)` takes 16 pixels x 16 channels at a time.
+template <class F> __device__ __forceinline__ void convolve(const u16* tile, const uint2* __restrict__ weights, F with) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp % GROUPS, first = warp / GROUPS * TILES;
+  weights += group * 2 * 32 + lane;
+  for (int begin = first; begin < first + TILES; begin += MT) {
+    const u16* at[MT];
+    float acc[MT][2][4];
+#pragma unroll
+    for (int t = 0; t < MT; t++) {
+      at[t] = tile + corner((begin + t) * 16 + lane % 16) + lane / 16 * 8;
+#pragma unroll
+      for (int i = 0; i < 8; i++) acc[t][i / 4][i % 4] = 0.f;
+    }
+#pragma unroll
+    for (int tap = 0; tap < 9; tap++) {
+#pragma unroll
+      for (int k = 0; k < C / 16; k++) {
+        const uint2* b = weights + (tap * (C / 16) + k) * (C / 8) * 32;
+        const uint2 b0 = b[0], b1 = b[32];
+#pragma unroll
+        for (int t = 0; t < MT; t++) {
+          u32 a[4];
+          matrix(a, at[t] + (tap / 3 * ROW + tap % 3) * STEP + k * 16);
+          multiply(acc[t][0], a, b0.x, b0.y);
+          multiply(acc[t][1], a, b1.x, b1.y);
+        }
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < MT; t++) with(begin + t, group, acc[t]);
+  }
+}
+
+// A warp's fragment of 16 pixels x 16 channels as one vector for each lane: pixel lane / 2, the lower or upper channels.
+__device__ __forceinline__ void turn(float* stage, const float (&acc)[2][4], float (&out)[8]) {
+  const int lane = threadIdx.x % 32;
+#pragma unroll
+  for (int i = 0; i < 8; i += 2) {  // 20 floats a row: no two lanes of a quarter warp meet in a bank
+    float* to = stage + (lane / 4 + i % 4 / 2 * 8) * 20 + i / 4 * 8 + lane % 4 * 2;
+    *(float2*)to = make_float2(acc[i / 4][i % 4], acc[i / 4][i % 4 + 1]);
+  }
+  WARP;
+  const float* from = stage + lane / 2 * 20 + lane % 2 * 8;
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) *(float4*)(out + i) = *(const float4*)(from + i);
+  WARP;
+}
+
+// Both sums of each channel over what the blocks of another kernel left, divided by the count: returned to thread
+// 0 to 2 C - 1, and for all in scratch[512 ...].
+__device__ __forceinline__ void add_up(const float* __restrict__ sums, int parts, float count, float* scratch) {
+  const int channel = threadIdx.x % C, line = threadIdx.x / C;
+  float one = 0.f, two = 0.f;
+#pragma unroll 8
+  for (int i = line; i < parts; i += 256 / C) {
+    one += sums[i * C + channel];
+    two += sums[(parts + i) * C + channel];
+  }
+  scratch[line * 2 * C + channel] = one;
+  scratch[line * 2 * C + C + channel] = two;
+  BLOCK;
+  if (threadIdx.x < 2 * C) {
+    float total = 0.f;
+    for (int i = 0; i < 256 / C; i++) total += scratch[i * 2 * C + threadIdx.x];
+    scratch[512 + threadIdx.x] = total / count;
+  }
+  BLOCK;
+}
+
+// Leave the sums of this block: each lane has two of each of its 8 channels, those of a vector as `turn` gives it.
+__device__ __forceinline__ void leave_sums(float (&one)[8], float (&two)[8], float* scratch, float* sums) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float* mine = scratch + warp / GROUPS * 2 * C + warp % GROUPS * 16 + lane * 8;
+#pragma unroll
+  for (int j = 0; j < 8; j++)
+#pragma unroll
+    for (int mask = 2; mask < 32; mask *= 2) {
+      one[j] += across(one[j], mask);
+      two[j] += across(two[j], mask);
+    }
+  BLOCK;
+  if (lane < 2)
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      mine[j] = one[j];
+      mine[C + j] = two[j];
+    }
+  BLOCK;
+  if (threadIdx.x < 2 * C) {
+    float total = 0.f;
+    for (int i = 0; i < LINES; i++) total += scratch[i * 2 * C + threadIdx.x];
+    sums[(threadIdx.x / C * gridDim.x + blockIdx.x) * C + threadIdx.x % C] = total;
+  }
+}
+
+// What is between shared memory's maps and its end.
+struct Scratch {
+  float *stage, *sums, *factors;
+  __device__ Scratch(void* behind) : stage((float*)behind), sums(stage + 8 * STAGE), factors(sums + 512 + 2 * C) {}
+};
+
+// Forward --------------------------------------------------------------------------------------------------------------
+
+// Weights of all units, float or bf16, [out, tap, in], as the fragments of matrix instructions, [tap, k / 16, n / 8, lane]:
+// for the convolution, and for its gradient by the input. Two vectors of each unit (scale and shift of a norm, or the
+// bias of a folded one) lie one after the other.
+template <class T> __global__ void pack_weights(Table weights, Table ones, Table others, uint2* ahead, uint2* back,
+                                                float* vectors) {
+  const int unit = blockIdx.x, tap = blockIdx.y;
+  const T *from = (const T*)weights.at[unit], *one = (const T*)ones.at[unit], *other = (const T*)others.at[unit];
+  if (tap == 0 && threadIdx.x < C) {
+    vectors[unit * 2 * C + threadIdx.x] = real(one[threadIdx.x]);
+    vectors[unit * 2 * C + C + threadIdx.x] = other == nullptr ? 0.f : real(other[threadIdx.x]);
+  }
+  for (int i = threadIdx.x; i < C * C / 4; i += 256) {
+    const int lane = i % 32, n = i / 32 % (C / 8) * 8 + lane / 4, k = i / 32 / (C / 8) * 16 + lane % 4 * 2;
+    const int to = (unit * 9 + tap) * (C * C / 4) + i;
+    float f[4], g[4];
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+      const int row = k + j % 2 + j / 2 * 8;
+      f[j] = real(from[(n * 9 + tap) * C + row]);
+      g[j] = real(from[(row * 9 + 8 - tap) * C + n]);
+    }
+    ahead[to] = make_uint2(pack(f[0], f[1]), pack(f[2], f[3]));
+    if (back != nullptr) back[to] = make_uint2(pack(g[0], g[1]), pack(g[2], g[3]));
+  }
+}
+
+// y = the input of this convolution, c = its output, with sums for the norm behind it. What y is says the mode:
+// PLAIN: x itself. NORM: relu(norm(x)) of the raw output x before. JOIN: norm(x) + shortcut, then ReLU if `relu`; y is
+// kept. END: the same, and no convolution. The norm's running statistics are moved.
+enum { PLAIN, NORM, JOIN, END };
+template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
+    const uint4* __restrict__ x, const uint4* __restrict__ shortcut, uint4* y, uint4* c,
+    const uint2* __restrict__ weights, const float* __restrict__ sums_in, const float* __restrict__ affine, float* stats,
+    float* running_mean, float* running_variance, const float* __restrict__ centre, float* sums_out, float eps,
+    float momentum, int relu, int batch) {
+  SHARED
+  u16* tile = (u16*)shared;
+  const Scratch own(tile + N * BORDERED);
+  const int tid = threadIdx.x, lane = tid % 32, limit = known(blockIdx.x, batch);
+  const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
+  constexpr bool ADDS = MODE == JOIN || MODE == END;
+  uint4 v[OWN], s[ADDS ? OWN : 1];
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+    const int at = i * 256 + tid;
+    v[i] = at < limit ? x[base + at] : make_uint4(0, 0, 0, 0);
+    if (ADDS) s[i] = at < limit ? shortcut[base + at] : make_uint4(0, 0, 0, 0);
+  }
+  if (MODE != END) clear_border(tile);
+  if (MODE != PLAIN) {
+    const int parts = gridDim.x;
+    const float count = (float)batch * PIXELS;
+    add_up(sums_in, parts, count, own.sums);
+    if (tid < C) {
+      const float off = own.sums[512 + tid], variance = fmaxf(own.sums[512 + C + tid] - off * off, 0.f);
+      const float mean = sums_in[2 * parts * C + tid] + off, inverse = 1.f / sqrtf(variance + eps);
+      const float scale = affine[tid] * inverse;
+      own.factors[tid] = scale;
+      own.factors[C + tid] = affine[C + tid] - mean * scale;
+      if (blockIdx.x == 0) {
+        stats[tid] = mean;
+        stats[C + tid] = inverse;
+        running_mean[tid] += momentum * (mean - running_mean[tid]);
+        running_variance[tid] += momentum * (variance * (count / (count - 1.f)) - running_variance[tid]);
+      }
+    }
+    BLOCK;
+  }
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+    const int at = i * 256 + tid, channel = at % VECTORS * 8;
+    if (MODE != PLAIN) {
+      float f[8], g[8];
+      spread(v[i], f);
+      if (ADDS) spread(s[i], g);
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        f[j] = f[j] * own.factors[channel + j] + own.factors[C + channel + j];
+        if (ADDS) f[j] += g[j];
+        if (!ADDS || relu) f[j] = fmaxf(f[j], 0.f);
+      }
+      v[i] = gather(f);
+      if (ADDS && at < limit) y[base + at] = v[i];
+    }
+    if (MODE != END) *(uint4*)(tile + CENTRE + corner(at / VECTORS) + channel) = v[i];
+  }
+  if constexpr (MODE != END) {
+    BLOCK;
+    const int channel = tid / 32 % GROUPS * 16 + lane % 2 * 8;
+    float one[8], two[8], middle[8];
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+      one[j] = two[j] = 0.f;
+      middle[j] = centre[channel + j];
+    }
+    convolve(tile, weights, [&](int t, int group, const float (&acc)[2][4]) {
+      float f[8];
+      const int at = (t * 16 + lane / 2) * VECTORS + group * 2 + lane % 2;
+      turn(own.stage + tid / 32 * STAGE, acc, f);
+      if (at >= limit) return;
+      const uint4 rounded = gather(f);
+      c[base + at] = rounded;
+      spread(rounded, f);  // the norm is that of what the next unit reads
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        const float off = f[j] - middle[j];
+        one[j] += off;
+        two[j] += off * off;
+      }
+    });
+    leave_sums(one, two, own.sums, sums_out);
+    // What was subtracted: the running mean itself moves before every block of the next unit has read it.
+    if (blockIdx.x == 0 && tid < C) sums_out[2 * gridDim.x * C + tid] = centre[tid];
+  }
+}
+
+// Backward -------------------------------------------------------------------------------------------------------------
+
+// Fill the tile with the gradient of the raw output c, and `input` with the convolution's input, made of what lies
+// before: of the raw output of the unit before, if HIDDEN, else that itself.
+template <bool HIDDEN> __device__ __forceinline__ void enter_backward(
+    const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before, long base, int limit,
+    const float* factors, u16* tile, u16* input) {
+  constexpr int HALF = OWN < 4 ? OWN : 4;  // more at a time would not fit into registers
+#pragma unroll
+  for (int begin = 0; begin < OWN; begin += HALF) {
+    uint4 vg[HALF], vc[HALF], vb[HALF];
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      const int at = (begin + i) * 256 + threadIdx.x;
+      vg[i] = vc[i] = vb[i] = make_uint4(0, 0, 0, 0);
+      if (at < limit) {
+        vg[i] = g[base + at];
+        vc[i] = c[base + at];
+        vb[i] = before[base + at];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < HALF; i++) {
+      const int at = (begin + i) * 256 + threadIdx.x;
+      const float* k = factors + at % VECTORS * 8;
+      float f[8], h[8];
+      spread(vg[i], f);
+      spread(vc[i], h);
+#pragma unroll
+      for (int j = 0; j < 8; j++) f[j] = at < limit ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
+      *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = gather(f);
+      if (HIDDEN) {
+        spread(vb[i], f);
+#pragma unroll
+        for (int j = 0; j < 8; j++) f[j] = fmaxf(f[j] * k[3 * C + j] + k[4 * C + j], 0.f);
+        vb[i] = gather(f);
+      }
+      *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = vb[i];
+    }
+  }
+}
+
+// Add products of input and gradient to a warp's 16 x 16 channels, for the taps of `TAPS / 3` rows from this one on.
+template <int TAPS> __device__ __forceinline__ void add_products(
+    const u16* tile, const u16* input, int round, int row, float (&acc)[TAPS][2][4]) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, square = round * 8 + warp % (8 / SHARES);
+  const int out = square / GROUPS * 16, in = square % GROUPS * 16, begin = warp / (8 / SHARES) * STEPS;
+  for (int step = begin; step < begin + STEPS; step++) {
+    u32 a[4], b[4];
+    matrix_turned(b, input + inner(step * 16 + lane % 16, in / 8 + lane / 16));
+    const u16* from = tile + corner(step * 16 + lane % 8 + lane / 16 * 8) + out + lane / 8 % 2 * 8;
+#pragma unroll
+    for (int tap = 0; tap < TAPS; tap++) {
+      matrix_turned(a, from + ((2 - row - tap / 3) * ROW + 2 - tap % 3) * STEP);
+      multiply(acc[tap][0], a, b[0], b[1]);
+      multiply(acc[tap][1], a, b[2], b[3]);
+    }
+  }
+}
+
+// Leave those of this block, [out, tap, in], added up over the warps that shared them, by way of shared memory.
+template <int TAPS> __device__ __forceinline__ void leave_products(
+    const float (&acc)[TAPS][2][4], int round, int row, float* all, float* sums) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  BLOCK;
+#pragma unroll
+  for (int i = 0; i < TAPS * 8; i++) all[(warp * TAPS * 8 + i) * 32 + lane] = acc[i / 8][i / 4 % 2][i % 4];
+  BLOCK;
+  for (int i = threadIdx.x; i < 8 / SHARES * TAPS * 4 * 32; i += 256) {  // two neighbours at a time
+    const int l = i % 32, r = i / 32 % (TAPS * 4) * 2, which = i / (32 * TAPS * 4), square = round * 8 + which;
+    float2 total = make_float2(0.f, 0.f);
+    for (int share = 0; share < SHARES; share++) {
+      const float* from = all + ((share * (8 / SHARES) + which) * TAPS * 8 + r) * 32 + l;
+      total.x += from[0];
+      total.y += from[32];
+    }
+    const int out = square / GROUPS * 16 + l / 4 + r % 4 / 2 * 8, in = square % GROUPS * 16 + r / 4 % 2 * 8 + l % 4 * 2;
+    *(float2*)(sums + (out * 9 + row * 3 + r / 8) * C + in) = total;
+  }
+  BLOCK;
+}
+
+// g is the gradient of the norm's output, where a ReLU let it pass, with its sums. Leaves that of the unit before, g_out,
+// with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
+// HIDDEN: relu(norm(lower)). JOINED: `before`, which has a gradient, `extra`, as a shortcut too; there was a ReLU if
+// `relu`. FIRST: the same, and there is no unit before. BEGIN: no convolution either: g is the gradient of `before`.
+// WEIGHTS: the gradient of the weights, too; otherwise what unit_weights needs for it.
+enum { HIDDEN, JOINED, FIRST, BEGIN };
+template <int MODE, bool WEIGHTS> __global__ __launch_bounds__(256, 2) void unit_backward(
+    const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
+    const uint4* __restrict__ extra, const uint4* __restrict__ lower, const uint2* __restrict__ weights,
+    const float* __restrict__ sums_in, const float* __restrict__ stats, const float* __restrict__ affine,
+    const float* __restrict__ stats_lower, const float* __restrict__ affine_lower, uint4* g_out, float* sums_out,
+    float* to_weights, float* to_affine, float* factors, int relu, int batch) {
+  SHARED
+  u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
+  const Scratch own(input + N * PIXELS * C);
+  const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, limit = known(blockIdx.x, batch);
+  const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
+  if constexpr (MODE != BEGIN) {
+    const float count = (float)batch * PIXELS;
+    clear_border(tile);
+    add_up(sums_in, gridDim.x, count, own.sums);
+    if (tid < C) {
+      // The gradient of x in norm(x) = scale (x - mean) inverse + shift is k0 g + k1 x + k2.
+      const float m1 = own.sums[512 + tid], m2 = own.sums[512 + C + tid], mean = stats[tid], inverse = stats[C + tid];
+      const float k0 = affine[tid] * inverse, k1 = -k0 * m2 * inverse;
+      own.factors[tid] = k0;
+      own.factors[C + tid] = k1;
+      own.factors[2 * C + tid] = -k0 * m1 - k1 * mean;
+      if (MODE == HIDDEN) {
+        const float scale = affine_lower[tid] * stats_lower[C + tid];
+        own.factors[3 * C + tid] = scale;
+        own.factors[4 * C + tid] = affine_lower[C + tid] - stats_lower[tid] * scale;
+      }
+      if (blockIdx.x == 0) {
+        to_affine[tid] = m2 * count;
+        to_affine[C + tid] = m1 * count;
+        for (int i = 0; i < (MODE == HIDDEN ? 5 : 3) && !WEIGHTS; i++) factors[i * C + tid] = own.factors[i * C + tid];
+      }
+    }
+  }
+  if (MODE != FIRST && tid < C) {  // so that (x - mean) inverse is a product and a sum
+    own.factors[5 * C + tid] = stats_lower[C + tid];
+    own.factors[6 * C + tid] = -stats_lower[tid] * stats_lower[C + tid];
+  }
+  BLOCK;
+  if constexpr (MODE != BEGIN) {
+    enter_backward<MODE == HIDDEN>(g, c, before, base, limit, own.factors, tile, input);
+    BLOCK;
+  }
+  float one[8] = {}, two[8] = {};
+  const float* normal = own.factors + 5 * C + warp % GROUPS * 16 + lane % 2 * 8;
+  auto leave = [&](int p, int vector, float (&f)[8]) {
+    float h[8];
+    const int at = p * VECTORS + vector;
+    if (at >= limit) return;
+    if (MODE == JOINED || MODE == FIRST) {
+      spread(extra[base + at], h);
+#pragma unroll
+      for (int j = 0; j < 8; j++) f[j] += h[j];
+    }
+    if (MODE == HIDDEN || (MODE != FIRST && relu)) {
+      spread(MODE == BEGIN ? before[base + at] : *(const uint4*)(input + inner(p, vector)), h);
+#pragma unroll
+      for (int j = 0; j < 8; j++) f[j] = h[j] > 0.f ? f[j] : 0.f;
+    }
+    const uint4 rounded = gather(f);
+    g_out[base + at] = rounded;
+    if (MODE != FIRST) {
+      spread(rounded, f);
+      spread(lower[base + at], h);
+#pragma unroll
+      for (int j = 0; j < 8; j++) {
+        one[j] += f[j];
+        two[j] += f[j] * (h[j] * normal[j] + normal[C + j]);
+      }
+    }
+  };
+  if constexpr (MODE == BEGIN) {
+    for (int t = warp / GROUPS * TILES; t < (warp / GROUPS + 1) * TILES; t++) {
+      float f[8];
+      const int p = t * 16 + lane / 2, vector = warp % GROUPS * 2 + lane % 2;
+      spread(p * VECTORS + vector < limit ? g[base + p * VECTORS + vector] : make_uint4(0, 0, 0, 0), f);
+      leave(p, vector, f);
+    }
+  } else {
+    convolve(tile, weights, [&](int t, int group, const float (&acc)[2][4]) {
+      float f[8];
+      turn(own.stage + warp * STAGE, acc, f);
+      leave(t * 16 + lane / 2, group * 2 + lane % 2, f);
+    });
+  }
+  if (MODE != FIRST) leave_sums(one, two, own.sums, sums_out);
+  if constexpr (WEIGHTS && MODE != BEGIN) {
+    static_assert(!WEIGHTS || ROUNDS == 1, "the first round would be written over the maps");
+    float acc[9][2][4] = {};
+    add_products<9>(tile, input, 0, 0, acc);
+    leave_products<9>(acc, 0, 0, (float*)shared, to_weights + (long)blockIdx.x * (9 * C * C));
+  }
+}
+
+// The gradient of the weights by itself: the row blockIdx.y of taps, over `turns` times IMAGES images.
+template <bool HIDDEN> __global__ __launch_bounds__(256, 2) void unit_weights(
+    const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
+    const float* __restrict__ factors, float* sums, int turns, int batch) {
+  SHARED
+  u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
+  const Scratch own(input + N * PIXELS * C);
+  for (int i = threadIdx.x; i < 5 * C; i += 256) own.factors[i] = factors[i];
+  clear_border(tile);
+  float acc[ROUNDS][3][2][4] = {};
+  for (int block = blockIdx.x * turns; block < (blockIdx.x + 1) * turns && block * N < batch; block++) {
+    BLOCK;  // nobody reads the last images any more
+    const long base = (long)block * (N * PIXELS * VECTORS);
+    enter_backward<HIDDEN>(g, c, before, base, known(block, batch), own.factors, tile, input);
+    BLOCK;
+#pragma unroll
+    for (int round = 0; round < ROUNDS; round++) add_products<3>(tile, input, round, blockIdx.y, acc[round]);
+  }
+#pragma unroll
+  for (int round = 0; round < ROUNDS; round++)
+    leave_products<3>(acc[round], round, blockIdx.y, (float*)shared, sums + (long)blockIdx.x * (9 * C * C));
+}
+
+// The gradients of the weights of all units: the sums over the parts that blocks left, in their order.
+__global__ __launch_bounds__(256) void add_weights(const float* __restrict__ sums, float* total, int parts) {
+  SHARED
+  float* scratch = (float*)shared;
+  constexpr int SIZE = 9 * C * C;
+  const int column = threadIdx.x % 32, line = threadIdx.x / 32, at = blockIdx.x * 32 + column;
+  const float* from = sums + (long)blockIdx.y * parts * SIZE + at;
+  float one = 0.f;
+#pragma unroll 8
+  for (int i = line; i < parts; i += 8) one += from[(long)i * SIZE];
+  scratch[line * 32 + column] = one;
+  BLOCK;
+  if (line == 0) {
+    for (int i = 1; i < 8; i++) one += scratch[i * 32 + column];
+    total[(long)blockIdx.y * SIZE + at] = one;
+  }
+}
+
+// Inference --------------------------------------------------------------------------------------------------------------
+
+// Blocks of two convolutions with biases: images stay in shared memory from the first to the last. Bit b of `relus` says
+// whether block b ends with a ReLU.
+__global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x, uint4* y, const uint2* __restrict__ weights,
+                                                    const float* __restrict__ biases, int blocks, u32 relus, int batch) {
+  SHARED
+  u16 *outer = (u16*)shared, *hidden = outer + N * BORDERED;
+  const int tid = threadIdx.x, lane = tid % 32, limit = known(blockIdx.x, batch);
+  const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
+  clear_border(outer);
+  clear_border(hidden);
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+    const int at = i * 256 + tid;
+    const uint4 v = at < limit ? x[base + at] : make_uint4(0, 0, 0, 0);
+    *(uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = v;
+  }
+  BLOCK;
+  for (int layer = 0; layer < 2 * blocks; layer++) {
+    const bool adds = layer % 2, relu = !adds || relus >> layer / 2 & 1;
+    u16* to = adds ? outer : hidden;
+    const float* bias = biases + layer * 2 * C;
+    convolve(adds ? hidden : outer, weights + layer * (9 * C * C / 4), [&](int t, int group, const float (&acc)[2][4]) {
+#pragma unroll
+      for (int i = 0; i < 8; i += 2) {
+        const int channel = group * 16 + i / 4 * 8 + lane % 4 * 2;
+        u32* there = (u32*)(to + CENTRE + corner(t * 16 + lane / 4 + i % 4 / 2 * 8) + channel);
+        float a = acc[i / 4][i % 4] + bias[channel], b = acc[i / 4][i % 4 + 1] + bias[channel + 1];
+        if (adds) {
+          a += low(*there);
+          b += high(*there);
+        }
+        *there = relu ? pack(fmaxf(a, 0.f), fmaxf(b, 0.f)) : pack(a, b);
+      }
+    });
+    BLOCK;
+  }
+#pragma unroll
+  for (int i = 0; i < OWN; i++) {
+    const int at = i * 256 + tid;
+    if (at < limit) y[base + at] = *(const uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8);
+  }
+}

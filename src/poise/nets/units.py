@@ -1,0 +1,279 @@
+"""Levels of residual blocks in few kernels of our own, written in CUDA C++ (`units.cu`).
+
+One kernel takes what lies between two convolutions (batch norm, shortcut, ReLU) and the second of them; another one its
+gradients. A frozen level, its norms folded, is one kernel altogether. For levels of 16, 32 or 64 channels, on maps of
+512 / channels pixels a side, in bf16. Compiled when they are first used, by the NVRTC that PyTorch's CUDA builds bring.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache, partial
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+#: By width, as measured on an H200: images that a block of threads takes at a time.
+IMAGES: Final = {16: 1, 32: 1, 64: 2}
+#: How often a block takes images where the gradient of the weights has a kernel of its own: its partial sums would be
+#: larger than the maps. Where it has none, the kernel for the gradient of the maps makes it.
+TURNS: Final = {32: 4, 64: 2}
+MOST = 64  # convolutions of a level: units.cu has a table of so many pointers
+
+Value = Tensor | Sequence[Tensor | None] | float | None  # what a kernel takes
+
+_SOURCE = Path(__file__).with_name("units.cu")
+_PLAIN, _NORM, _JOIN, _END = range(4)  # what a unit makes of its input: see units.cu
+_HIDDEN, _JOINED, _FIRST, _BEGIN = range(4)  # what that was, on the way back
+_LARGEST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+
+
+class Kernels:
+    """The kernels for levels of one width on one device."""
+
+    def __init__(self, width: int, device: torch.device) -> None:
+        self.width, self.side, images = width, 512 // width, IMAGES[width]
+        self.images, self.together = images, width not in TURNS
+        bordered = images * (self.side + 2) ** 2 * (width + 8) * 2
+        maps = bordered + images * self.side**2 * width * 2
+        scratch = 4 * (8 * 320 + 512 + 9 * width)
+        products = 4 * 8 * 32 * 24  # of three taps
+        self._shared = {
+            "pack_weights": 0,
+            "unit_forward": bordered + scratch,
+            "unit_backward": max(maps + scratch, 3 * products * self.together),
+            "unit_weights": max(maps + scratch, products),
+            "add_weights": 1024,
+            "frozen_level": 2 * bordered,
+        }
+        flag = str(self.together).lower()
+        names = ["pack_weights<float>", "pack_weights<u16>", "add_weights", "frozen_level"]
+        names += [f"unit_forward<{mode}>" for mode in range(4)]
+        names += [f"unit_backward<{mode},{flag}>" for mode in range(4)]
+        names += ["unit_weights<true>", "unit_weights<false>"] * (not self.together)
+        self._functions = self._load(names, device)
+
+    def _load(self, names: Sequence[str], device: torch.device) -> dict[str, Any]:
+        """The functions of these names, ready to be launched."""
+        binary, symbols = _compiled(self.width, names, torch.cuda.get_device_capability(device))
+        self._driver = _cuda_utils()._get_gpu_runtime_library()
+        module, found = ctypes.c_void_p(), dict[str, Any]()
+        with torch.cuda.device(device):
+            torch.empty(1, device=device)  # there is a context from now on
+            self._ensure(self._driver.cuModuleLoadData(ctypes.byref(module), binary), "loading")
+            for name, symbol in zip(names, symbols, strict=True):
+                found[name] = ctypes.c_void_p()
+                self._ensure(self._driver.cuModuleGetFunction(ctypes.byref(found[name]), module, symbol.encode()), name)
+                shared = ctypes.c_int(self._shared[name.partition("<")[0]])
+                self._ensure(self._driver.cuFuncSetAttribute(found[name], _LARGEST_SHARED, shared), name)
+        return found
+
+    def __call__(self, name: str, grid: tuple[int, int], *values: Value) -> None:
+        """Queue a kernel on the current stream."""
+        held = [_argument(value) for value in values]
+        places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
+        self._launch(name, grid, self._shared[name.partition("<")[0]], places)
+
+    def _launch(self, name: str, grid: tuple[int, int], shared: int, places: Any) -> None:  # noqa: ANN401 - an array
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        function = self._functions[name]
+        self._ensure(self._driver.cuLaunchKernel(function, *grid, 1, 256, 1, 1, shared, stream, places, None), name)
+
+    @staticmethod
+    def _ensure(result: int, what: str) -> None:
+        if result:
+            raise RuntimeError(f"{what} of {_SOURCE.name}: CUDA error {result}")
+
+
+def _argument(value: Value) -> Any:  # noqa: ANN401 - ctypes has no such type
+    """A value as kernels take it: tensors as pointers, several of them as a table."""
+    if isinstance(value, float):
+        return ctypes.c_float(value)
+    if isinstance(value, int):
+        return ctypes.c_int(value)
+    if value is None or isinstance(value, Tensor):
+        return ctypes.c_void_p(None if value is None else value.data_ptr())
+    return (ctypes.c_void_p * MOST)(*(None if each is None else each.data_ptr() for each in value))
+
+
+def _cuda_utils() -> Any:  # noqa: ANN401 - a module
+    import torch.cuda._utils as utils  # finds the libraries that torch itself has loaded
+
+    return utils
+
+
+def _compiled(width: int, names: Sequence[str], capability: tuple[int, int]) -> tuple[bytes, list[str]]:
+    """The kernels for this width as a binary, and the symbols of these functions; kept on disk, as Triton's are."""
+    rtc, source = _cuda_utils()._get_gpu_rtc_library(), _SOURCE.read_bytes()
+    defined = f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}"
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *defined]
+    version = ctypes.c_int(), ctypes.c_int()
+    rtc.nvrtcVersion(*map(ctypes.byref, version))
+    key = hashlib.blake2b(source, digest_size=16)
+    key.update(repr((options, names, [part.value for part in version])).encode())
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "poise"
+    kept = folder / f"units-{key.hexdigest()}"
+    with suppress(OSError):
+        symbols, _, binary = kept.read_bytes().partition(b"\n")
+        return binary, symbols.decode().split()
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    rtc.nvrtcCreateProgram(ctypes.byref(program), source, _SOURCE.name.encode(), 0, None, None)
+    for name in names:
+        rtc.nvrtcAddNameExpression(program, name.encode())
+    if rtc.nvrtcCompileProgram(program, len(options), (ctypes.c_char_p * len(options))(*map(str.encode, options))):
+        rtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+        text = ctypes.create_string_buffer(size.value)
+        rtc.nvrtcGetProgramLog(program, text)
+        raise RuntimeError(f"{_SOURCE.name} does not compile: {text.value.decode()}")
+    rtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    code, lowered, found = ctypes.create_string_buffer(size.value), ctypes.c_char_p(), list[str]()
+    rtc.nvrtcGetCUBIN(program, code)
+    for name in names:
+        rtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered))
+        found.append((lowered.value or b"").decode())
+    rtc.nvrtcDestroyProgram(ctypes.byref(program))
+    with suppress(OSError):  # it is only compiled again
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+            file.write(" ".join(found).encode() + b"\n" + code.raw)
+        Path(file.name).replace(kept)
+    return code.raw, found
+
+
+@cache
+def _kernels(width: int, device: torch.device) -> Kernels:
+    return Kernels(width, device)
+
+
+def _pack(
+    kernels: Kernels, weights: Sequence[Tensor], ones: Sequence[Tensor], others: Sequence[Tensor | None], *, back: bool
+) -> tuple[Tensor, Tensor | None, Tensor]:
+    """Weights as the fragments of matrix instructions, those of their gradients, and two vectors for each unit."""
+    count, width, device = len(weights), kernels.width, weights[0].device
+    laid = [weight.contiguous(memory_format=torch.channels_last) for weight in weights]
+    fragments = torch.empty(1 + back, count, 9, width, width, dtype=torch.bfloat16, device=device)
+    vectors = torch.empty(count, 2, width, dtype=torch.float32, device=device)
+    kind = "float" if laid[0].dtype is torch.float32 else "u16"
+    behind = fragments[1] if back else None
+    kernels(f"pack_weights<{kind}>", (count, 9), laid, ones, others, fragments[0], behind, vectors)
+    return fragments[0], behind, vectors
+
+
+class _Level(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,  # noqa: ANN401
+        x: Tensor,
+        norms: Sequence[nn.BatchNorm2d],
+        relus: Sequence[bool],
+        *trained: Tensor,
+    ) -> Tensor:
+        batch, width, *size = x.shape
+        kernels, count = _kernels(width, x.device), len(norms)
+        weights, scales, shifts = (trained[start : start + count] for start in range(0, 3 * count, count))
+        ahead, back, affine = _pack(kernels, weights, scales, shifts, back=any(context.needs_input_grad))
+        parts, last = -(-batch // kernels.images), torch.empty_like(x)
+        raw, joined = x.new_empty(count, batch, *size, width), x.new_empty(count // 2 - 1, batch, *size, width)
+        sums, stats = affine.new_empty(count, 2 * parts + 1, width), torch.empty_like(affine)
+        for unit in range(count + 1):  # the last one has no convolution, the first one no norm before it
+            mode = _NORM if unit % 2 else _END if unit == count else _JOIN if unit else _PLAIN
+            block, before = unit // 2, unit - 1
+            norm, following = norms[max(before, 0)], norms[min(unit, count - 1)]
+            y = None if mode in (_PLAIN, _NORM) else last if mode == _END else joined[block - 1]
+            entered = (x if mode == _PLAIN else raw[before], x if block < 2 else joined[block - 2], y)
+            made = (None, None) if mode == _END else (raw[unit], ahead[unit])
+            moved = (stats[before], norm.running_mean, norm.running_var, following.running_mean)
+            left = None if mode == _END else sums[unit]
+            numbers = (norm.eps, float(norm.momentum or 0.0), int(relus[block - 1]), batch)
+            values = (*entered, *made, sums[before], affine[before], *moved, left, *numbers)
+            kernels(f"unit_forward<{mode}>", (parts, 1), *values)
+        context.norms, context.relus, context.kernels = count, relus, kernels
+        context.save_for_backward(x, last, raw, joined, back, affine, stats)
+        return last
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+        x, last, raw, joined, back, affine, stats = context.saved_tensors
+        kernels, count, relus = context.kernels, context.norms, context.relus
+        batch, width = x.shape[:2]
+        images, flag = kernels.images, str(kernels.together).lower()
+        parts, turns = -(-batch // images), 1 if kernels.together else TURNS[width]
+        weight_parts = -(-parts // turns)
+        full = partial(torch.empty, dtype=torch.float32, device=x.device)
+        products, to_weights = full(count, weight_parts, 9 * width * width), full(count, width, 3, 3, width)
+        to_affine, factors = full(count, 2, width), full(5, width)
+        given, sums = torch.empty_like(x), full(2, parts, width)  # behind a unit, where a ReLU let it pass
+        gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
+        known: tuple[Value, ...] = (gradient, None, last, None, raw[-1], None, None, None, None, stats[-1], affine[-1])
+        kernels(
+            f"unit_backward<{_BEGIN},{flag}>", (parts, 1), *known, given, sums, None, None, None, int(relus[-1]), batch
+        )
+        beside = None  # what goes past the block to its input
+        for unit in reversed(range(count)):
+            hidden, first, block = unit % 2 == 1, unit == 0, unit // 2
+            mode = _HIDDEN if hidden else _FIRST if first else _JOINED
+            before = raw[unit - 1] if hidden else x if first else joined[block - 1]
+            lower = (None,) * 3 if first else (raw[unit - 1], stats[unit - 1], affine[unit - 1])
+            passed, sums_below = torch.empty_like(x), full(2, parts, width)
+            known = (
+                given,
+                raw[unit],
+                before,
+                beside,
+                lower[0],
+                back[unit],
+                sums,
+                stats[unit],
+                affine[unit],
+                *lower[1:],
+            )
+            left = passed, sums_below, products[unit], to_affine[unit], factors
+            kernels(f"unit_backward<{mode},{flag}>", (parts, 1), *known, *left, int(relus[block - 1]), batch)
+            if not kernels.together:
+                name, grid = f"unit_weights<{str(hidden).lower()}>", (weight_parts, 3)
+                kernels(name, grid, given, raw[unit], before, factors, products[unit], turns, batch)
+            beside, given, sums = given, passed, sums_below
+        kernels("add_weights", (9 * width * width // 32, count), products, to_weights, weight_parts)
+        found = *to_weights.permute(0, 1, 4, 2, 3), *to_affine[:, 0], *to_affine[:, 1]
+        return given, None, None, *found
+
+
+def train_level(x: Tensor, weights: Sequence[Tensor], norms: Sequence[nn.BatchNorm2d], relus: Sequence[bool]) -> Tensor:
+    """Blocks of two convolutions of stride 1 with batch norms in training mode; moves the running statistics.
+
+    `weights` are those of the convolutions, in float32, `relus` says which blocks end with a ReLU.
+    """
+    x = x.contiguous(memory_format=torch.channels_last)
+    scales, shifts = [norm.weight for norm in norms], [norm.bias for norm in norms]
+    with torch.cuda.device(x.device):
+        found: Tensor = _Level.apply(x, norms, relus, *(weight.float() for weight in weights), *scales, *shifts)  # type: ignore[no-untyped-call]
+    return found
+
+
+def infer_level(x: Tensor, convs: Sequence[nn.Conv2d], relus: Sequence[bool]) -> Tensor:
+    """Blocks of two convolutions whose norms are folded into their biases, all in bf16; without gradients."""
+    batch, width = x.shape[:2]
+    x = x.contiguous(memory_format=torch.channels_last)
+    y, mask = torch.empty_like(x), sum(relu << block for block, relu in enumerate(relus))
+    with torch.cuda.device(x.device):
+        kernels = _kernels(width, x.device)
+        weights, biases = [conv.weight for conv in convs], [conv.bias for conv in convs if conv.bias is not None]
+        ahead, _, vectors = _pack(kernels, weights, biases, (), back=False)
+        grid = -(-batch // kernels.images), 1
+        kernels("frozen_level", grid, x, y, ahead, vectors, len(relus), mask, batch)
+    return y
+
+
+def try_out(device: torch.device) -> None:
+    """Compile the kernels of all widths; raises where that cannot be done, say for lack of NVRTC."""
+    for width in IMAGES:
+        _kernels(width, device)

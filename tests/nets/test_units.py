@@ -1,0 +1,270 @@
+"""The kernels for whole levels against the plain operations they stand for."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import sys
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional
+
+from poise.data import usable_kernels
+from poise.nets import Branches, ScaledConv, build_backbone, resnet
+from poise.nets.resnet import BatchNorm, Level, _levels
+
+Relus = Sequence[bool]
+WIDTHS = (16, 32, 64)
+BF16 = torch.bfloat16
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def laid(x: Tensor) -> Tensor:
+    return x.cuda().contiguous(memory_format=torch.channels_last)
+
+
+class Example:
+    """A level's values, drawn."""
+
+    def __init__(self, width: int, batch: int, relus: Relus, seed: int = 0, *, scaled: bool = False) -> None:
+        draws, side, count = generator(seed), 512 // width, 2 * len(relus)
+        self.relus, self.scaled = relus, scaled
+        self.x = laid(torch.randn(batch, width, side, side, generator=draws).relu().to(BF16))
+        self.given = laid((torch.randn(batch, width, side, side, generator=draws) / 100).to(BF16))
+        spread = (2 / (9 * width)) ** 0.5
+        weights = [torch.randn(width, width, 3, 3, generator=draws) * spread for _ in range(count)]
+        self.weights = [laid(weight.to(BF16).float()) for weight in weights]
+        self.scales = [(1 + 0.2 * torch.randn(width, generator=draws)).cuda() for _ in range(count)]
+        self.shifts = [(0.2 * torch.randn(width, generator=draws)).cuda() for _ in range(count)]
+        self.means = [(0.1 * torch.randn(width, generator=draws)).cuda() for _ in range(count)]
+
+    def trained(self, kind: torch.dtype | None) -> dict[str, Tensor]:
+        """Output, gradients and running statistics, by torch in this format, or by the kernels."""
+        dtype, norms = kind or BF16, list[BatchNorm]()
+        for scale, shift, mean in zip(self.scales, self.shifts, self.means, strict=True):
+            norms.append(BatchNorm(len(scale)).cuda())
+            for parameter, value in (
+                (norms[-1].weight, scale),
+                (norms[-1].bias, shift),
+                (norms[-1].running_mean, mean),
+            ):
+                assert parameter is not None
+                parameter.data.copy_(value)
+        x = self.x.to(dtype).requires_grad_()
+        leaves = [weight.clone().requires_grad_() for weight in self.weights]
+        factors = [torch.full_like(leaf[:, :, :1, :1], 0.9, requires_grad=True) for leaf in leaves if self.scaled]
+        weights = [leaf * factor for leaf, factor in zip(leaves, factors, strict=True)] if factors else leaves
+        y = train_by_kernels(x, weights, norms, self.relus) if kind is None else plain(x, weights, norms, self.relus)
+        y.backward(self.given.to(dtype))  # type: ignore[no-untyped-call]
+        found = {"y": y.detach(), "x": x.grad}
+        for number, (leaf, norm) in enumerate(zip(leaves, norms, strict=True)):
+            of_norm = norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var
+            names = "weight", "scale", "shift", "mean", "variance"
+            found |= {f"{name} {number}": value for name, value in zip(names, (leaf.grad, *of_norm), strict=True)}
+        found |= {f"factor {number}": factor.grad for number, factor in enumerate(factors)}
+        return {name: value for name, value in found.items() if value is not None}
+
+
+def train_by_kernels(x: Tensor, weights: Sequence[Tensor], norms: Sequence[BatchNorm], relus: Relus) -> Tensor:
+    from poise.nets.units import train_level
+
+    return train_level(x, weights, norms, relus)
+
+
+def plain(x: Tensor, weights: Sequence[Tensor], norms: Sequence[BatchNorm], relus: Relus) -> Tensor:
+    cast = [weight.to(x.dtype) for weight in weights]
+    for block, relu in enumerate(relus):
+        y = x
+        for number in (2 * block, 2 * block + 1):
+            y = nn.BatchNorm2d.forward(norms[number], functional.conv2d(y, cast[number], padding=1))
+            y = torch.relu(y) if number == 2 * block else y + x
+        x = torch.relu(y) if relu else y
+    return x
+
+
+def off(found: Tensor, expected: Tensor) -> float:
+    """By how much of its length the one is off the other."""
+    assert bool(torch.isfinite(found).all())
+    return float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30))
+
+
+def check(example: Example) -> None:
+    """The kernels are about as far from full precision as torch is in bf16."""
+    exact, low, found = (example.trained(kind) for kind in (torch.float32, BF16, None))
+    assert found.keys() == exact.keys()
+    for name, expected in exact.items():
+        assert found[name].shape == expected.shape
+        assert off(found[name], expected) <= 1.3 * off(low[name], expected) + 3e-3, name
+
+
+class TestWhichLevels:
+    """Which levels of a network the kernels are used for, asked with tensors that have everything but values."""
+
+    @pytest.mark.parametrize(
+        ("shape", "dtype", "expected"),
+        [
+            ((128, 16, 32, 32), BF16, True),
+            ((3, 32, 16, 16), BF16, True),
+            ((1, 64, 8, 8), BF16, True),
+            ((128, 16, 32, 32), torch.float32, False),
+            ((128, 16, 64, 64), BF16, False),
+            ((128, 32, 16, 8), BF16, False),
+            ((128, 128, 4, 4), BF16, False),
+            ((0, 16, 32, 32), BF16, False),
+        ],
+        ids=str,
+    )
+    def test_maps(
+        self, shape: tuple[int, ...], dtype: torch.dtype, expected: bool, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(resnet, "usable_kernels", lambda module, device: sys)
+        with FakeTensorMode():
+            x = torch.empty(shape, dtype=dtype, device="cuda")
+        assert (resnet._unit_kernels(x, 8) is sys) is expected
+        assert resnet._unit_kernels(x, 0) is None
+        assert resnet._unit_kernels(x, 66) is None
+
+    def test_without_nvrtc_plain_modules_run_and_a_line_says_so(
+        self, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+        monkeypatch.setitem(sys.modules, resnet.KERNELS, None)
+        monkeypatch.setitem(sys.modules, resnet.UNITS, None)
+        usable_kernels.cache_clear()
+        level = _levels("lucir", (2,), (16,))[0]
+        try:
+            with caplog.at_level(logging.WARNING), FakeTensorMode():
+                x = torch.empty(2, 16, 32, 32, dtype=BF16, device="cuda")
+                assert [resnet._unit_kernels(x, len(level)) for _ in range(3)] == [None] * 3
+        finally:
+            usable_kernels.cache_clear()
+        assert len(caplog.records) == 1
+
+    def test_on_a_cpu_a_level_is_its_blocks(self) -> None:
+        level = _levels("lucir", (2, 2), (16, 32))[1]
+        assert isinstance(level, Level)
+        x, y = torch.randn(2, 16, 32, 32, generator=generator()), None
+        y = copy.deepcopy(level)(x)
+        for block in level:
+            x = block(x)
+        assert torch.equal(x, y)
+
+
+@pytest.mark.gpu
+class TestTraining:
+    @pytest.mark.parametrize("relus", [(True,), (True, True, False), (False, False)], ids=str)
+    @pytest.mark.parametrize("batch", [1, 7, 128])
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_values_gradients_and_statistics(self, width: int, batch: int, relus: Relus) -> None:
+        check(Example(width, batch, relus, seed=batch))
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_scaled_weights(self, width: int) -> None:
+        check(Example(width, 33, (True, True), scaled=True))
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_the_same_bytes_alone_and_beside_others(self, width: int) -> None:
+        examples = [Example(width, 37, (True, False), seed) for seed in range(4)]
+        alone = [example.trained(None) for example in examples]
+        torch.cuda.synchronize()
+        streams = [torch.cuda.Stream() for _ in examples]  # type: ignore[no-untyped-call]
+        beside = list[dict[str, Tensor]]()
+        for _ in range(3):
+            beside.clear()
+            for example, stream in zip(examples, streams, strict=True):
+                with torch.cuda.stream(stream):
+                    beside.append(example.trained(None))
+            torch.cuda.synchronize()
+        for one, other in zip(alone, beside, strict=True):
+            assert all(torch.equal(one[name], other[name]) for name in one)
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_captured(self, width: int) -> None:
+        example = Example(width, 21, (True, True))
+        expected, stream, graph = example.trained(None), torch.cuda.Stream(), torch.cuda.CUDAGraph()  # type: ignore[no-untyped-call]
+        weights = [weight.requires_grad_() for weight in example.weights]
+        norms = [BatchNorm(width).cuda() for _ in weights]
+        for norm, scale, shift in zip(norms, example.scales, example.shifts, strict=True):
+            norm.weight.data.copy_(scale)
+            norm.bias.data.copy_(shift)
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.graph(graph, stream=stream):
+            y = train_by_kernels(example.x.requires_grad_(), weights, norms, example.relus)
+            gradients = torch.autograd.grad(y, (example.x, *weights), example.given)
+        for _ in range(3):
+            graph.replay()
+        torch.cuda.synchronize()
+        assert off(y, expected["y"]) < 1e-2  # their running means differ, and so the last bits
+        assert off(gradients[0], expected["x"]) < 0.1
+
+
+@pytest.mark.gpu
+class TestInference:
+    @pytest.mark.parametrize("relus", [(True, True, False), (False,)], ids=str)
+    @pytest.mark.parametrize("batch", [1, 7, 128])
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_a_frozen_level(self, width: int, batch: int, relus: Relus) -> None:
+        from poise.nets.units import infer_level
+
+        example, convs = Example(width, batch, relus), list[nn.Conv2d]()
+        for weight, shift in zip(example.weights, example.shifts, strict=True):
+            conv = nn.Conv2d(width, width, 3, padding=1).cuda()
+            conv.weight.data.copy_(weight / 2)
+            assert conv.bias is not None
+            conv.bias.data.copy_(shift)
+            convs.append(conv.to(BF16, memory_format=torch.channels_last))  # type: ignore[call-overload]
+        with torch.no_grad():
+            found, y = infer_level(example.x, convs, relus), example.x.float()
+            for block, relu in enumerate(relus):
+                one, two = (copy.deepcopy(conv).float() for conv in convs[2 * block : 2 * block + 2])
+                y = two(torch.relu(one(y)).to(BF16).float()) + y
+                y = (torch.relu(y) if relu else y).to(BF16).float()
+        assert off(found, y) < 3e-3
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("variant", ["lucir", "pod", "foster"])
+class TestANetwork:
+    """With kernels for levels, a network in bf16 is about as far from full precision as without."""
+
+    @pytest.mark.parametrize("branches", [False, True], ids=["one", "branches"])
+    def test_a_training_pass(self, variant: str, branches: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+        x = laid(torch.randn(64, 3, 32, 32, generator=generator()))
+        found = list[dict[str, Tensor]]()
+        for widths, low in (((), False), ((), True), (WIDTHS, True)):
+            monkeypatch.setattr(resnet, "UNIT_WIDTHS", widths)
+            net: nn.Module = build_backbone("resnet32", variant, 3, 0)
+            if branches:
+                net = Branches(net)  # type: ignore[arg-type]
+                assert any(isinstance(module, ScaledConv) for module in net.modules())
+            net = net.cuda().to(memory_format=torch.channels_last).train()  # type: ignore[call-overload]
+            with torch.autocast("cuda", BF16, enabled=low, cache_enabled=False):
+                vector, maps = net(x)
+                total = vector.float().square().sum() + sum(part.float().square().mean() for part in maps)
+            total.backward()
+            of_weights = {name: value.grad for name, value in net.named_parameters() if value.grad is not None}
+            found.append({"vector": vector.detach().float(), **of_weights, **dict(net.named_buffers())})
+        exact, before, after = found
+        assert after.keys() == exact.keys()
+        for name, expected in exact.items():
+            assert off(after[name], expected) <= 1.5 * off(before[name], expected) + 2e-2, name
+
+    def test_a_teacher(self, variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        net = build_backbone("resnet32", variant, 3, 0).cuda().eval()
+        x, found = laid(torch.randn(33, 3, 32, 32, generator=generator())), list[Tensor]()
+        with torch.no_grad():
+            expected = net(x).vector
+            net.fold()
+            net.bfloat16().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+            for widths in ((), WIDTHS):
+                monkeypatch.setattr(resnet, "UNIT_WIDTHS", widths)
+                with torch.autocast("cuda", BF16, cache_enabled=False):
+                    found.append(net(x).vector.float())
+        assert off(found[1], expected) <= 1.3 * off(found[0], expected) + 1e-3
