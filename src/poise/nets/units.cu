@@ -44,6 +44,12 @@ __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+// Loads exactly here: left to itself, the compiler loads long before, and runs out of registers.
+__device__ __forceinline__ uint4 fetch(const uint4* p) {
+  uint4 v;
+  asm volatile("ld.global.nc.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+  return v;
+}
 __device__ __forceinline__ float across(float v, int mask) { return __shfl_xor_sync(0xffffffffu, v, mask); }
 #endif
 
@@ -59,6 +65,15 @@ __device__ __forceinline__ uint4 gather(const float (&f)[8]) {
   uint4 v;
   v.x = pack(f[0], f[1]); v.y = pack(f[2], f[3]); v.z = pack(f[4], f[5]); v.w = pack(f[6], f[7]);
   return v;
+}
+
+// relu(scale x + shift) of a vector: scales, and C values behind them shifts.
+__device__ __forceinline__ uint4 activated(uint4 v, const float* k) {
+  float f[8];
+  spread(v, f);
+#pragma unroll
+  for (int j = 0; j < 8; j++) f[j] = fmaxf(f[j] * k[j] + k[C + j], 0.f);
+  return gather(f);
 }
 
 // Where a pixel lies in bordered maps: with an offset of ROW + 1 pixels, itself; without, what its first tap reads.
@@ -78,6 +93,11 @@ __device__ __forceinline__ int known(int block, int batch) {
   return (N == 1 || (block + 1) * N <= batch ? N : batch - block * N) * PIXELS * VECTORS;
 }
 
+__device__ __forceinline__ bool inside(int at, int limit) { return N == 1 || at < limit; }
+
+// Where a thread loads from for a vector: beyond the last image from some other place, so that there is no branch.
+__device__ __forceinline__ int safe(int at, int limit) { return inside(at, limit) ? at : at % (PIXELS * VECTORS); }
+
 __device__ __forceinline__ void clear_border(u16* tile) {
   for (int i = threadIdx.x; i < N * 4 * (SIDE + 1) * VECTORS; i += 256) {
     const int e = i / VECTORS % (4 * (SIDE + 1)), at = e % (SIDE + 1), side = e / (SIDE + 1), far = SIDE + 1;
@@ -88,8 +108,10 @@ __device__ __forceinline__ void clear_border(u16* tile) {
   }
 }
 
-// A 3x3 convolution of the tile; `with(t, group, acc)` takes 16 pixels x 16 channels at a time.
-template <class F> __device__ __forceinline__ void convolve(const u16* tile, const uint2* __restrict__ weights, F with) {
+// A 3x3 convolution of the tile; `with(i, t, group, acc)` takes 16 pixels x 16 channels at a time, the i-th of MT such
+// for all of which `prepare(i, t)` was called before: what it loads arrives together.
+template <class P, class F> __device__ __forceinline__ void convolve(
+    const u16* tile, const uint2* __restrict__ weights, P prepare, F with) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp % GROUPS, first = warp / GROUPS * TILES;
   weights += group * 2 * 32 + lane;
   for (int begin = first; begin < first + TILES; begin += MT) {
@@ -117,7 +139,9 @@ template <class F> __device__ __forceinline__ void convolve(const u16* tile, con
       }
     }
 #pragma unroll
-    for (int t = 0; t < MT; t++) with(begin + t, group, acc[t]);
+    for (int t = 0; t < MT; t++) prepare(t, begin + t);
+#pragma unroll
+    for (int t = 0; t < MT; t++) with(t, begin + t, group, acc[t]);
   }
 }
 
@@ -236,8 +260,8 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
 #pragma unroll
   for (int i = 0; i < OWN; i++) {
     const int at = i * 256 + tid;
-    v[i] = at < limit ? x[base + at] : make_uint4(0, 0, 0, 0);
-    if (ADDS) s[i] = at < limit ? shortcut[base + at] : make_uint4(0, 0, 0, 0);
+    v[i] = x[base + safe(at, limit)];
+    if (ADDS) s[i] = shortcut[base + safe(at, limit)];
   }
   if (MODE != END) clear_border(tile);
   if (MODE != PLAIN) {
@@ -273,7 +297,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
         if (!ADDS || relu) f[j] = fmaxf(f[j], 0.f);
       }
       v[i] = gather(f);
-      if (ADDS && at < limit) y[base + at] = v[i];
+      if (ADDS && inside(at, limit)) y[base + at] = v[i];
     }
     if (MODE != END) *(uint4*)(tile + CENTRE + corner(at / VECTORS) + channel) = v[i];
   }
@@ -286,17 +310,16 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
       one[j] = two[j] = 0.f;
       middle[j] = centre[channel + j];
     }
-    convolve(tile, weights, [&](int t, int group, const float (&acc)[2][4]) {
+    convolve(tile, weights, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
       float f[8];
       const int at = (t * 16 + lane / 2) * VECTORS + group * 2 + lane % 2;
       turn(own.stage + tid / 32 * STAGE, acc, f);
-      if (at >= limit) return;
       const uint4 rounded = gather(f);
-      c[base + at] = rounded;
+      if (inside(at, limit)) c[base + at] = rounded;
       spread(rounded, f);  // the norm is that of what the next unit reads
 #pragma unroll
       for (int j = 0; j < 8; j++) {
-        const float off = f[j] - middle[j];
+        const float off = inside(at, limit) ? f[j] - middle[j] : 0.f;
         one[j] += off;
         two[j] += off * off;
       }
@@ -309,49 +332,8 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
 
 // Backward -------------------------------------------------------------------------------------------------------------
 
-// Fill the tile with the gradient of the raw output c, and `input` with the convolution's input, made of what lies
-// before: of the raw output of the unit before, if HIDDEN, else that itself.
-template <bool HIDDEN> __device__ __forceinline__ void enter_backward(
-    const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before, long base, int limit,
-    const float* factors, u16* tile, u16* input) {
-  constexpr int HALF = OWN < 4 ? OWN : 4;  // more at a time would not fit into registers
-#pragma unroll
-  for (int begin = 0; begin < OWN; begin += HALF) {
-    uint4 vg[HALF], vc[HALF], vb[HALF];
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
-      const int at = (begin + i) * 256 + threadIdx.x;
-      vg[i] = vc[i] = vb[i] = make_uint4(0, 0, 0, 0);
-      if (at < limit) {
-        vg[i] = g[base + at];
-        vc[i] = c[base + at];
-        vb[i] = before[base + at];
-      }
-    }
-#pragma unroll
-    for (int i = 0; i < HALF; i++) {
-      const int at = (begin + i) * 256 + threadIdx.x;
-      const float* k = factors + at % VECTORS * 8;
-      float f[8], h[8];
-      spread(vg[i], f);
-      spread(vc[i], h);
-#pragma unroll
-      for (int j = 0; j < 8; j++) f[j] = at < limit ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
-      *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = gather(f);
-      if (HIDDEN) {
-        spread(vb[i], f);
-#pragma unroll
-        for (int j = 0; j < 8; j++) f[j] = fmaxf(f[j] * k[3 * C + j] + k[4 * C + j], 0.f);
-        vb[i] = gather(f);
-      }
-      *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = vb[i];
-    }
-  }
-}
-
-// Add products of input and gradient to a warp's 16 x 16 channels, for the taps of `TAPS / 3` rows from this one on.
-template <int TAPS> __device__ __forceinline__ void add_products(
-    const u16* tile, const u16* input, int round, int row, float (&acc)[TAPS][2][4]) {
+// Add products of input and gradient to a warp's 16 x 16 channels, of all taps.
+__device__ __forceinline__ void add_products(const u16* tile, const u16* input, int round, float (&acc)[9][2][4]) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, square = round * 8 + warp % (8 / SHARES);
   const int out = square / GROUPS * 16, in = square % GROUPS * 16, begin = warp / (8 / SHARES) * STEPS;
   for (int step = begin; step < begin + STEPS; step++) {
@@ -359,8 +341,8 @@ template <int TAPS> __device__ __forceinline__ void add_products(
     matrix_turned(b, input + inner(step * 16 + lane % 16, in / 8 + lane / 16));
     const u16* from = tile + corner(step * 16 + lane % 8 + lane / 16 * 8) + out + lane / 8 % 2 * 8;
 #pragma unroll
-    for (int tap = 0; tap < TAPS; tap++) {
-      matrix_turned(a, from + ((2 - row - tap / 3) * ROW + 2 - tap % 3) * STEP);
+    for (int tap = 0; tap < 9; tap++) {
+      matrix_turned(a, from + ((2 - tap / 3) * ROW + 2 - tap % 3) * STEP);
       multiply(acc[tap][0], a, b[0], b[1]);
       multiply(acc[tap][1], a, b[2], b[3]);
     }
@@ -368,45 +350,59 @@ template <int TAPS> __device__ __forceinline__ void add_products(
 }
 
 // Leave those of this block, [out, tap, in], added up over the warps that shared them, by way of shared memory.
-template <int TAPS> __device__ __forceinline__ void leave_products(
-    const float (&acc)[TAPS][2][4], int round, int row, float* all, float* sums) {
+__device__ __forceinline__ void leave_products(const float (&acc)[9][2][4], int round, float* all, float* sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   BLOCK;
 #pragma unroll
-  for (int i = 0; i < TAPS * 8; i++) all[(warp * TAPS * 8 + i) * 32 + lane] = acc[i / 8][i / 4 % 2][i % 4];
+  for (int i = 0; i < 72; i++) all[(warp * 72 + i) * 32 + lane] = acc[i / 8][i / 4 % 2][i % 4];
   BLOCK;
-  for (int i = threadIdx.x; i < 8 / SHARES * TAPS * 4 * 32; i += 256) {  // two neighbours at a time
-    const int l = i % 32, r = i / 32 % (TAPS * 4) * 2, which = i / (32 * TAPS * 4), square = round * 8 + which;
+  for (int i = threadIdx.x; i < 8 / SHARES * 36 * 32; i += 256) {  // two neighbours at a time
+    const int l = i % 32, r = i / 32 % 36 * 2, which = i / (32 * 36), square = round * 8 + which;
     float2 total = make_float2(0.f, 0.f);
     for (int share = 0; share < SHARES; share++) {
-      const float* from = all + ((share * (8 / SHARES) + which) * TAPS * 8 + r) * 32 + l;
+      const float* from = all + ((share * (8 / SHARES) + which) * 72 + r) * 32 + l;
       total.x += from[0];
       total.y += from[32];
     }
     const int out = square / GROUPS * 16 + l / 4 + r % 4 / 2 * 8, in = square % GROUPS * 16 + r / 4 % 2 * 8 + l % 4 * 2;
-    *(float2*)(sums + (out * 9 + row * 3 + r / 8) * C + in) = total;
+    *(float2*)(sums + (out * 9 + r / 8) * C + in) = total;
   }
-  BLOCK;
 }
 
 // g is the gradient of the norm's output, where a ReLU let it pass, with its sums. Leaves that of the unit before, g_out,
 // with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
 // HIDDEN: relu(norm(lower)). JOINED: `before`, which has a gradient, `extra`, as a shortcut too; there was a ReLU if
 // `relu`. FIRST: the same, and there is no unit before. BEGIN: no convolution either: g is the gradient of `before`.
-// WEIGHTS: the gradient of the weights, too; otherwise what unit_weights needs for it.
+// If TOGETHER, it leaves the gradient of the weights, too; otherwise what unit_weights makes it of, to_raw.
 enum { HIDDEN, JOINED, FIRST, BEGIN };
-template <int MODE, bool WEIGHTS> __global__ __launch_bounds__(256, 2) void unit_backward(
+template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
     const uint4* __restrict__ extra, const uint4* __restrict__ lower, const uint2* __restrict__ weights,
     const float* __restrict__ sums_in, const float* __restrict__ stats, const float* __restrict__ affine,
     const float* __restrict__ stats_lower, const float* __restrict__ affine_lower, uint4* g_out, float* sums_out,
-    float* to_weights, float* to_affine, float* factors, int relu, int batch) {
+    float* products, float* to_affine, uint4* to_raw, int relu, int batch) {
   SHARED
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
   const Scratch own(input + N * PIXELS * C);
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, limit = known(blockIdx.x, batch);
   const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
+  if (MODE != FIRST && tid < C) {  // so that (x - mean) inverse is a product and a sum
+    own.factors[5 * C + tid] = stats_lower[C + tid];
+    own.factors[6 * C + tid] = -stats_lower[tid] * stats_lower[C + tid];
+  }
   if constexpr (MODE != BEGIN) {
+    constexpr int HALF = OWN < 4 ? OWN : 4;  // more at a time would not fit into registers
+    uint4 vg[HALF], vc[HALF], vb[HALF];
+    auto load = [&](int begin) {
+#pragma unroll
+      for (int i = 0; i < HALF; i++) {
+        const long at = base + safe((begin + i) * 256 + tid, limit);
+        vg[i] = g[at];
+        vc[i] = c[at];
+        vb[i] = before[at];
+      }
+    };
+    load(0);
     const float count = (float)batch * PIXELS;
     clear_border(tile);
     add_up(sums_in, gridDim.x, count, own.sums);
@@ -425,40 +421,58 @@ template <int MODE, bool WEIGHTS> __global__ __launch_bounds__(256, 2) void unit
       if (blockIdx.x == 0) {
         to_affine[tid] = m2 * count;
         to_affine[C + tid] = m1 * count;
-        for (int i = 0; i < (MODE == HIDDEN ? 5 : 3) && !WEIGHTS; i++) factors[i * C + tid] = own.factors[i * C + tid];
       }
     }
-  }
-  if (MODE != FIRST && tid < C) {  // so that (x - mean) inverse is a product and a sum
-    own.factors[5 * C + tid] = stats_lower[C + tid];
-    own.factors[6 * C + tid] = -stats_lower[tid] * stats_lower[C + tid];
+    BLOCK;
+#pragma unroll
+    for (int begin = 0; begin < OWN; begin += HALF) {
+#pragma unroll
+      for (int i = 0; i < HALF; i++) {
+        const int at = (begin + i) * 256 + tid;
+        const float* k = own.factors + at % VECTORS * 8;
+        float f[8], h[8];
+        spread(vg[i], f);
+        spread(vc[i], h);
+#pragma unroll
+        for (int j = 0; j < 8; j++) f[j] = inside(at, limit) ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
+        const uint4 rounded = gather(f);
+        *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = rounded;
+        if (!TOGETHER && inside(at, limit)) to_raw[base + at] = rounded;
+        *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = MODE == HIDDEN ? activated(vb[i], k + 3 * C) : vb[i];
+      }
+      if (begin + HALF < OWN) load(begin + HALF);
+    }
   }
   BLOCK;
-  if constexpr (MODE != BEGIN) {
-    enter_backward<MODE == HIDDEN>(g, c, before, base, limit, own.factors, tile, input);
-    BLOCK;
-  }
   float one[8] = {}, two[8] = {};
-  const float* normal = own.factors + 5 * C + warp % GROUPS * 16 + lane % 2 * 8;
-  auto leave = [&](int p, int vector, float (&f)[8]) {
+  uint4 passing[MT], raw[MT];  // of `extra` and `lower`
+  const int vector = warp % GROUPS * 2 + lane % 2;
+  const float* normal = own.factors + 5 * C + vector * 8;
+  auto prepare = [&](int i, int t) {
+    const long at = base + safe((t * 16 + lane / 2) * VECTORS + vector, limit);
+    if (MODE != HIDDEN) passing[i] = fetch((MODE == BEGIN ? g : extra) + at);
+    if (MODE != FIRST) raw[i] = fetch(lower + at);
+  };
+  auto leave = [&](int i, int t, float (&f)[8]) {
     float h[8];
-    const int at = p * VECTORS + vector;
-    if (at >= limit) return;
-    if (MODE == JOINED || MODE == FIRST) {
-      spread(extra[base + at], h);
+    const int p = t * 16 + lane / 2, at = p * VECTORS + vector;
+    if (MODE != HIDDEN) {
+      spread(passing[i], h);
 #pragma unroll
       for (int j = 0; j < 8; j++) f[j] += h[j];
     }
     if (MODE == HIDDEN || (MODE != FIRST && relu)) {
-      spread(MODE == BEGIN ? before[base + at] : *(const uint4*)(input + inner(p, vector)), h);
+      spread(MODE == BEGIN ? before[base + safe(at, limit)] : *(const uint4*)(input + inner(p, vector)), h);
 #pragma unroll
       for (int j = 0; j < 8; j++) f[j] = h[j] > 0.f ? f[j] : 0.f;
     }
+#pragma unroll
+    for (int j = 0; j < 8; j++) f[j] = inside(at, limit) ? f[j] : 0.f;
     const uint4 rounded = gather(f);
-    g_out[base + at] = rounded;
+    if (inside(at, limit)) g_out[base + at] = rounded;
     if (MODE != FIRST) {
       spread(rounded, f);
-      spread(lower[base + at], h);
+      spread(raw[i], h);
 #pragma unroll
       for (int j = 0; j < 8; j++) {
         one[j] += f[j];
@@ -468,48 +482,67 @@ template <int MODE, bool WEIGHTS> __global__ __launch_bounds__(256, 2) void unit
   };
   if constexpr (MODE == BEGIN) {
     for (int t = warp / GROUPS * TILES; t < (warp / GROUPS + 1) * TILES; t++) {
-      float f[8];
-      const int p = t * 16 + lane / 2, vector = warp % GROUPS * 2 + lane % 2;
-      spread(p * VECTORS + vector < limit ? g[base + p * VECTORS + vector] : make_uint4(0, 0, 0, 0), f);
-      leave(p, vector, f);
+      float f[8] = {};
+      prepare(0, t);
+      leave(0, t, f);
     }
   } else {
-    convolve(tile, weights, [&](int t, int group, const float (&acc)[2][4]) {
+    convolve(tile, weights, prepare, [&](int i, int t, int, const float (&acc)[2][4]) {
       float f[8];
       turn(own.stage + warp * STAGE, acc, f);
-      leave(t * 16 + lane / 2, group * 2 + lane % 2, f);
+      leave(i, t, f);
     });
   }
   if (MODE != FIRST) leave_sums(one, two, own.sums, sums_out);
-  if constexpr (WEIGHTS && MODE != BEGIN) {
-    static_assert(!WEIGHTS || ROUNDS == 1, "the first round would be written over the maps");
+  if constexpr (TOGETHER && MODE != BEGIN) {
+    static_assert(ROUNDS == 1 || !TOGETHER, "leaving the first ones would overwrite the maps");
     float acc[9][2][4] = {};
-    add_products<9>(tile, input, 0, 0, acc);
-    leave_products<9>(acc, 0, 0, (float*)shared, to_weights + (long)blockIdx.x * (9 * C * C));
+    add_products(tile, input, 0, acc);
+    leave_products(acc, 0, (float*)shared, products + (long)blockIdx.x * (9 * C * C));
   }
 }
 
-// The gradient of the weights by itself: the row blockIdx.y of taps, over `turns` times IMAGES images.
-template <bool HIDDEN> __global__ __launch_bounds__(256, 2) void unit_weights(
-    const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
-    const float* __restrict__ factors, float* sums, int turns, int batch) {
+// The gradients of the weights of all units by themselves, over `turns` times IMAGES images a block; `to_raw`, `raw` and
+// `joined` are the gradients of raw outputs, these, and the outputs of the blocks, of all units and but the last block.
+__global__ __launch_bounds__(256, 2) void unit_weights(
+    const uint4* __restrict__ to_raw, const uint4* __restrict__ raw, const uint4* __restrict__ x,
+    const uint4* __restrict__ joined, const float* __restrict__ stats, const float* __restrict__ affine, float* products,
+    int turns, int batch) {
   SHARED
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
-  const Scratch own(input + N * PIXELS * C);
-  for (int i = threadIdx.x; i < 5 * C; i += 256) own.factors[i] = factors[i];
-  clear_border(tile);
-  float acc[ROUNDS][3][2][4] = {};
-  for (int block = blockIdx.x * turns; block < (blockIdx.x + 1) * turns && block * N < batch; block++) {
-    BLOCK;  // nobody reads the last images any more
-    const long base = (long)block * (N * PIXELS * VECTORS);
-    enter_backward<HIDDEN>(g, c, before, base, known(block, batch), own.factors, tile, input);
-    BLOCK;
-#pragma unroll
-    for (int round = 0; round < ROUNDS; round++) add_products<3>(tile, input, round, blockIdx.y, acc[round]);
+  float* factors = (float*)(input + N * PIXELS * C);
+  const int tid = threadIdx.x, unit = blockIdx.z;
+  const long map = (long)batch * (PIXELS * VECTORS);
+  const bool hidden = unit % 2;
+  const uint4* before = hidden ? raw + (unit - 1) * map : unit ? joined + (unit / 2 - 1) * map : x;
+  if (hidden && tid < C) {
+    const float *stat = stats + (unit - 1) * 2 * C + tid, *own = affine + (unit - 1) * 2 * C + tid;
+    factors[tid] = own[0] * stat[C];
+    factors[C + tid] = own[C] - stat[0] * factors[tid];
   }
+  clear_border(tile);
+  float acc[9][2][4] = {};
+  for (int block = blockIdx.x * turns; block < (blockIdx.x + 1) * turns && block * N < batch; block++) {
+    const long base = (long)block * (N * PIXELS * VECTORS);
+    const int limit = known(block, batch);
+    uint4 vg[OWN], vb[OWN];
 #pragma unroll
-  for (int round = 0; round < ROUNDS; round++)
-    leave_products<3>(acc[round], round, blockIdx.y, (float*)shared, sums + (long)blockIdx.x * (9 * C * C));
+    for (int i = 0; i < OWN; i++) {
+      const int at = i * 256 + tid;
+      vg[i] = inside(at, limit) ? to_raw[unit * map + base + at] : make_uint4(0, 0, 0, 0);
+      vb[i] = before[base + safe(at, limit)];
+    }
+    BLOCK;  // nobody reads the last images any more
+#pragma unroll
+    for (int i = 0; i < OWN; i++) {
+      const int at = i * 256 + tid, vector = at % VECTORS;
+      *(uint4*)(tile + CENTRE + corner(at / VECTORS) + vector * 8) = vg[i];
+      *(uint4*)(input + inner(at / VECTORS, vector)) = hidden ? activated(vb[i], factors + vector * 8) : vb[i];
+    }
+    BLOCK;
+    add_products(tile, input, blockIdx.y, acc);
+  }
+  leave_products(acc, blockIdx.y, (float*)shared, products + ((long)unit * gridDim.x + blockIdx.x) * (9 * C * C));
 }
 
 // The gradients of the weights of all units: the sums over the parts that blocks left, in their order.
@@ -545,15 +578,15 @@ __global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x,
 #pragma unroll
   for (int i = 0; i < OWN; i++) {
     const int at = i * 256 + tid;
-    const uint4 v = at < limit ? x[base + at] : make_uint4(0, 0, 0, 0);
-    *(uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = v;
+    *(uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = x[base + safe(at, limit)];
   }
   BLOCK;
   for (int layer = 0; layer < 2 * blocks; layer++) {
     const bool adds = layer % 2, relu = !adds || relus >> layer / 2 & 1;
     u16* to = adds ? outer : hidden;
     const float* bias = biases + layer * 2 * C;
-    convolve(adds ? hidden : outer, weights + layer * (9 * C * C / 4), [&](int t, int group, const float (&acc)[2][4]) {
+    const uint2* own = weights + layer * (9 * C * C / 4);
+    convolve(adds ? hidden : outer, own, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int channel = group * 16 + i / 4 * 8 + lane % 4 * 2;
@@ -571,6 +604,6 @@ __global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x,
 #pragma unroll
   for (int i = 0; i < OWN; i++) {
     const int at = i * 256 + tid;
-    if (at < limit) y[base + at] = *(const uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8);
+    if (inside(at, limit)) y[base + at] = *(const uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8);
   }
 }

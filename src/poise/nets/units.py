@@ -12,6 +12,7 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cache, partial
 from pathlib import Path
@@ -23,9 +24,9 @@ from torch.autograd.function import once_differentiable
 
 #: By width, as measured on an H200: images that a block of threads takes at a time.
 IMAGES: Final = {16: 1, 32: 1, 64: 2}
-#: How often a block takes images where the gradient of the weights has a kernel of its own: its partial sums would be
-#: larger than the maps. Where it has none, the kernel for the gradient of the maps makes it.
-TURNS: Final = {32: 4, 64: 2}
+#: How often a block takes images where the gradients of the weights have a kernel of their own, since their partial
+#: sums would be larger than the maps. Where they have none, the kernel for the gradient of the maps makes them.
+TURNS: Final = {64: 4}
 MOST = 64  # convolutions of a level: units.cu has a table of so many pointers
 
 Value = Tensor | Sequence[Tensor | None] | float | None  # what a kernel takes
@@ -42,32 +43,33 @@ class Kernels:
     def __init__(self, width: int, device: torch.device) -> None:
         self.width, self.side, images = width, 512 // width, IMAGES[width]
         self.images, self.together = images, width not in TURNS
+        self.rounds = max(1, (width // 16) ** 2 // 8)  # in which 8 warps make the gradients of the weights
         bordered = images * (self.side + 2) ** 2 * (width + 8) * 2
         maps = bordered + images * self.side**2 * width * 2
         scratch = 4 * (8 * 320 + 512 + 9 * width)
-        products = 4 * 8 * 32 * 24  # of three taps
+        products = 4 * 8 * 32 * 72
         self._shared = {
             "pack_weights": 0,
             "unit_forward": bordered + scratch,
-            "unit_backward": max(maps + scratch, 3 * products * self.together),
-            "unit_weights": max(maps + scratch, products),
+            "unit_backward": max(maps + scratch, products * self.together),
+            "unit_weights": max(maps + 8 * width, products),
             "add_weights": 1024,
             "frozen_level": 2 * bordered,
         }
-        flag = str(self.together).lower()
         names = ["pack_weights<float>", "pack_weights<u16>", "add_weights", "frozen_level"]
-        names += [f"unit_forward<{mode}>" for mode in range(4)]
-        names += [f"unit_backward<{mode},{flag}>" for mode in range(4)]
-        names += ["unit_weights<true>", "unit_weights<false>"] * (not self.together)
+        names += [f"unit_{way}<{mode}>" for way in ("forward", "backward") for mode in range(4)]
+        names += ["unit_weights"] * (not self.together)
         self._functions = self._load(names, device)
 
     def _load(self, names: Sequence[str], device: torch.device) -> dict[str, Any]:
         """The functions of these names, ready to be launched."""
         binary, symbols = _compiled(self.width, names, torch.cuda.get_device_capability(device))
         self._driver = _cuda_utils()._get_gpu_runtime_library()
-        module, found = ctypes.c_void_p(), dict[str, Any]()
+        self._context, module, found = ctypes.c_void_p(), ctypes.c_void_p(), dict[str, Any]()
         with torch.cuda.device(device):
-            torch.empty(1, device=device)  # there is a context from now on
+            number = torch.cuda.current_device()
+            self._ensure(self._driver.cuDevicePrimaryCtxRetain(ctypes.byref(self._context), number), "the context")
+            self._driver.cuCtxSetCurrent(self._context)
             self._ensure(self._driver.cuModuleLoadData(ctypes.byref(module), binary), "loading")
             for name, symbol in zip(names, symbols, strict=True):
                 found[name] = ctypes.c_void_p()
@@ -76,16 +78,17 @@ class Kernels:
                 self._ensure(self._driver.cuFuncSetAttribute(found[name], _LARGEST_SHARED, shared), name)
         return found
 
-    def __call__(self, name: str, grid: tuple[int, int], *values: Value) -> None:
+    def __call__(self, name: str, grid: tuple[int, int, int], *values: Value) -> None:
         """Queue a kernel on the current stream."""
         held = [_argument(value) for value in values]
         places = (ctypes.c_void_p * len(held))(*map(ctypes.addressof, held))
         self._launch(name, grid, self._shared[name.partition("<")[0]], places)
 
-    def _launch(self, name: str, grid: tuple[int, int], shared: int, places: Any) -> None:  # noqa: ANN401 - an array
+    def _launch(self, name: str, grid: tuple[int, int, int], shared: int, places: Any) -> None:  # noqa: ANN401 - an array
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
         function = self._functions[name]
-        self._ensure(self._driver.cuLaunchKernel(function, *grid, 1, 256, 1, 1, shared, stream, places, None), name)
+        self._driver.cuCtxSetCurrent(self._context)  # a thread that goes backward may have none yet
+        self._ensure(self._driver.cuLaunchKernel(function, *grid, 256, 1, 1, shared, stream, places, None), name)
 
     @staticmethod
     def _ensure(result: int, what: str) -> None:
@@ -113,7 +116,7 @@ def _cuda_utils() -> Any:  # noqa: ANN401 - a module
 def _compiled(width: int, names: Sequence[str], capability: tuple[int, int]) -> tuple[bytes, list[str]]:
     """The kernels for this width as a binary, and the symbols of these functions; kept on disk, as Triton's are."""
     rtc, source = _cuda_utils()._get_gpu_rtc_library(), _SOURCE.read_bytes()
-    defined = f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}"
+    defined = f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}", f"-DTOGETHER={int(width not in TURNS)}"
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *defined]
     version = ctypes.c_int(), ctypes.c_int()
     rtc.nvrtcVersion(*map(ctypes.byref, version))
@@ -163,7 +166,7 @@ def _pack(
     vectors = torch.empty(count, 2, width, dtype=torch.float32, device=device)
     kind = "float" if laid[0].dtype is torch.float32 else "u16"
     behind = fragments[1] if back else None
-    kernels(f"pack_weights<{kind}>", (count, 9), laid, ones, others, fragments[0], behind, vectors)
+    kernels(f"pack_weights<{kind}>", (count, 9, 1), laid, ones, others, fragments[0], behind, vectors)
     return fragments[0], behind, vectors
 
 
@@ -194,7 +197,7 @@ class _Level(torch.autograd.Function):
             left = None if mode == _END else sums[unit]
             numbers = (norm.eps, float(norm.momentum or 0.0), int(relus[block - 1]), batch)
             values = (*entered, *made, sums[before], affine[before], *moved, left, *numbers)
-            kernels(f"unit_forward<{mode}>", (parts, 1), *values)
+            kernels(f"unit_forward<{mode}>", (parts, 1, 1), *values)
         context.norms, context.relus, context.kernels = count, relus, kernels
         context.save_for_backward(x, last, raw, joined, back, affine, stats)
         return last
@@ -205,18 +208,16 @@ class _Level(torch.autograd.Function):
         x, last, raw, joined, back, affine, stats = context.saved_tensors
         kernels, count, relus = context.kernels, context.norms, context.relus
         batch, width = x.shape[:2]
-        images, flag = kernels.images, str(kernels.together).lower()
-        parts, turns = -(-batch // images), 1 if kernels.together else TURNS[width]
-        weight_parts = -(-parts // turns)
+        parts = -(-batch // kernels.images)
+        weight_parts = parts if kernels.together else -(-parts // TURNS[width])
         full = partial(torch.empty, dtype=torch.float32, device=x.device)
         products, to_weights = full(count, weight_parts, 9 * width * width), full(count, width, 3, 3, width)
-        to_affine, factors = full(count, 2, width), full(5, width)
+        to_affine, to_raw = full(count, 2, width), None if kernels.together else torch.empty_like(raw)
         given, sums = torch.empty_like(x), full(2, parts, width)  # behind a unit, where a ReLU let it pass
         gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
         known: tuple[Value, ...] = (gradient, None, last, None, raw[-1], None, None, None, None, stats[-1], affine[-1])
-        kernels(
-            f"unit_backward<{_BEGIN},{flag}>", (parts, 1), *known, given, sums, None, None, None, int(relus[-1]), batch
-        )
+        left: tuple[Value, ...] = (given, sums, None, None, None, int(relus[-1]), batch)
+        kernels(f"unit_backward<{_BEGIN}>", (parts, 1, 1), *known, *left)
         beside = None  # what goes past the block to its input
         for unit in reversed(range(count)):
             hidden, first, block = unit % 2 == 1, unit == 0, unit // 2
@@ -236,13 +237,14 @@ class _Level(torch.autograd.Function):
                 affine[unit],
                 *lower[1:],
             )
-            left = passed, sums_below, products[unit], to_affine[unit], factors
-            kernels(f"unit_backward<{mode},{flag}>", (parts, 1), *known, *left, int(relus[block - 1]), batch)
-            if not kernels.together:
-                name, grid = f"unit_weights<{str(hidden).lower()}>", (weight_parts, 3)
-                kernels(name, grid, given, raw[unit], before, factors, products[unit], turns, batch)
+            kept = None if to_raw is None else to_raw[unit]
+            left = (passed, sums_below, products[unit], to_affine[unit], kept, int(relus[block - 1]), batch)
+            kernels(f"unit_backward<{mode}>", (parts, 1, 1), *known, *left)
             beside, given, sums = given, passed, sums_below
-        kernels("add_weights", (9 * width * width // 32, count), products, to_weights, weight_parts)
+        if to_raw is not None:
+            taken = (to_raw, raw, x, joined, stats, affine, products, TURNS[width], batch)
+            kernels("unit_weights", (weight_parts, kernels.rounds, count), *taken)
+        kernels("add_weights", (9 * width * width // 32, count, 1), products, to_weights, weight_parts)
         found = *to_weights.permute(0, 1, 4, 2, 3), *to_affine[:, 0], *to_affine[:, 1]
         return given, None, None, *found
 
@@ -268,12 +270,12 @@ def infer_level(x: Tensor, convs: Sequence[nn.Conv2d], relus: Sequence[bool]) ->
         kernels = _kernels(width, x.device)
         weights, biases = [conv.weight for conv in convs], [conv.bias for conv in convs if conv.bias is not None]
         ahead, _, vectors = _pack(kernels, weights, biases, (), back=False)
-        grid = -(-batch // kernels.images), 1
+        grid = -(-batch // kernels.images), 1, 1
         kernels("frozen_level", grid, x, y, ahead, vectors, len(relus), mask, batch)
     return y
 
 
 def try_out(device: torch.device) -> None:
     """Compile the kernels of all widths; raises where that cannot be done, say for lack of NVRTC."""
-    for width in IMAGES:
-        _kernels(width, device)
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(partial(_kernels, device=device), IMAGES))
