@@ -11,20 +11,23 @@ typedef unsigned short u16;  // holds a bf16
 
 constexpr int C = WIDTH, N = IMAGES;
 constexpr int SIDE = 512 / C, PIXELS = SIDE * SIDE, VECTORS = C / 8;  // a vector: 8 channels of a pixel, 16 bytes
-constexpr int OWN = N * PIXELS * VECTORS / 256;                       // vectors of a thread
+constexpr int OWN = N * PIXELS * VECTORS / 256, HALF = OWN < 4 ? OWN : 4;  // vectors of a thread; at a time, if several maps
 // A map with a border of zeros; 16 bytes between its pixels, so that 8 of them in a row lie in 8 groups of banks.
 constexpr int ROW = SIDE + 2, STEP = C + 8, BORDERED = ROW * ROW * STEP;
-// How warps share a convolution: each has 16 output channels and TILES times 16 pixels, MT of them at a time.
-constexpr int GROUPS = C / 16, LINES = 8 / GROUPS, TILES = N * PIXELS / 16 / LINES, MT = TILES < 4 ? TILES : 4;
+// How warps share a convolution: each has 16 output channels and TILES times 16 pixels, so many of them at a time.
+constexpr int GROUPS = C / 16, LINES = 8 / GROUPS, TILES = N * PIXELS / 16 / LINES;
+constexpr int MOST_TILES = TILES < 4 ? TILES : 4, UNIT_TILES = C == 16 ? 2 : MOST_TILES;
 // How they share the gradient of the weights: 16 x 16 channels each; warps that are left over share its pixels.
 constexpr int SQUARES = GROUPS * GROUPS, SHARES = SQUARES < 8 ? 8 / SQUARES : 1, ROUNDS = SQUARES < 8 ? 1 : SQUARES / 8;
 constexpr int STEPS = N * PIXELS / 16 / SHARES;
 constexpr int STAGE = 16 * 20;  // floats in which a warp turns its fragment
 
+#define EACH(i, count) _Pragma("unroll") for (int i = 0; i < count; i++)
+
 struct Table { const void* at[64]; };  // one pointer for each unit
 
 #ifndef EMULATED
-#define SHARED extern __shared__ __align__(128) unsigned char shared[];
+#define SHARED extern __shared__ __align__(128) unsigned char shared[]
 #define BLOCK __syncthreads()
 #define WARP __syncwarp()
 __device__ __forceinline__ float low(u32 v) { return __uint_as_float(v << 16); }
@@ -71,8 +74,7 @@ __device__ __forceinline__ uint4 gather(const float (&f)[8]) {
 __device__ __forceinline__ uint4 activated(uint4 v, const float* k) {
   float f[8];
   spread(v, f);
-#pragma unroll
-  for (int j = 0; j < 8; j++) f[j] = fmaxf(f[j] * k[j] + k[C + j], 0.f);
+  EACH(j, 8) f[j] = fmaxf(f[j] * k[j] + k[C + j], 0.f);
   return gather(f);
 }
 
@@ -108,29 +110,24 @@ __device__ __forceinline__ void clear_border(u16* tile) {
   }
 }
 
-// A 3x3 convolution of the tile; `with(i, t, group, acc)` takes 16 pixels x 16 channels at a time, the i-th of MT such
+// A 3x3 convolution of the tile; `with(i, t, group, acc)` takes 16 pixels x 16 channels at a time, the i-th of MT
 // for all of which `prepare(i, t)` was called before: what it loads arrives together.
-template <class P, class F> __device__ __forceinline__ void convolve(
+template <int MT, class P, class F> __device__ __forceinline__ void convolve(
     const u16* tile, const uint2* __restrict__ weights, P prepare, F with) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp % GROUPS, first = warp / GROUPS * TILES;
   weights += group * 2 * 32 + lane;
   for (int begin = first; begin < first + TILES; begin += MT) {
     const u16* at[MT];
     float acc[MT][2][4];
-#pragma unroll
-    for (int t = 0; t < MT; t++) {
+    EACH(t, MT) {
       at[t] = tile + corner((begin + t) * 16 + lane % 16) + lane / 16 * 8;
-#pragma unroll
-      for (int i = 0; i < 8; i++) acc[t][i / 4][i % 4] = 0.f;
+      EACH(i, 8) acc[t][i / 4][i % 4] = 0.f;
     }
-#pragma unroll
-    for (int tap = 0; tap < 9; tap++) {
-#pragma unroll
-      for (int k = 0; k < C / 16; k++) {
+    EACH(tap, 9) {
+      EACH(k, C / 16) {
         const uint2* b = weights + (tap * (C / 16) + k) * (C / 8) * 32;
         const uint2 b0 = b[0], b1 = b[32];
-#pragma unroll
-        for (int t = 0; t < MT; t++) {
+        EACH(t, MT) {
           u32 a[4];
           matrix(a, at[t] + (tap / 3 * ROW + tap % 3) * STEP + k * 16);
           multiply(acc[t][0], a, b0.x, b0.y);
@@ -138,10 +135,8 @@ template <class P, class F> __device__ __forceinline__ void convolve(
         }
       }
     }
-#pragma unroll
-    for (int t = 0; t < MT; t++) prepare(t, begin + t);
-#pragma unroll
-    for (int t = 0; t < MT; t++) with(t, begin + t, group, acc[t]);
+    EACH(t, MT) prepare(t, begin + t);
+    EACH(t, MT) with(t, begin + t, group, acc[t]);
   }
 }
 
@@ -185,8 +180,7 @@ __device__ __forceinline__ void add_up(const float* __restrict__ sums, int parts
 __device__ __forceinline__ void leave_sums(float (&one)[8], float (&two)[8], float* scratch, float* sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float* mine = scratch + warp / GROUPS * 2 * C + warp % GROUPS * 16 + lane * 8;
-#pragma unroll
-  for (int j = 0; j < 8; j++)
+  EACH(j, 8)
 #pragma unroll
     for (int mask = 2; mask < 32; mask *= 2) {
       one[j] += across(one[j], mask);
@@ -194,8 +188,7 @@ __device__ __forceinline__ void leave_sums(float (&one)[8], float (&two)[8], flo
     }
   BLOCK;
   if (lane < 2)
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
+    EACH(j, 8) {
       mine[j] = one[j];
       mine[C + j] = two[j];
     }
@@ -230,8 +223,7 @@ template <class T> __global__ void pack_weights(Table weights, Table ones, Table
     const int lane = i % 32, n = i / 32 % (C / 8) * 8 + lane / 4, k = i / 32 / (C / 8) * 16 + lane % 4 * 2;
     const int to = (unit * 9 + tap) * (C * C / 4) + i;
     float f[4], g[4];
-#pragma unroll
-    for (int j = 0; j < 4; j++) {
+    EACH(j, 4) {
       const int row = k + j % 2 + j / 2 * 8;
       f[j] = real(from[(n * 9 + tap) * C + row]);
       g[j] = real(from[(row * 9 + 8 - tap) * C + n]);
@@ -250,15 +242,14 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
     const uint2* __restrict__ weights, const float* __restrict__ sums_in, const float* __restrict__ affine, float* stats,
     float* running_mean, float* running_variance, const float* __restrict__ centre, float* sums_out, float eps,
     float momentum, int relu, int batch) {
-  SHARED
+  SHARED;
   u16* tile = (u16*)shared;
   const Scratch own(tile + N * BORDERED);
   const int tid = threadIdx.x, lane = tid % 32, limit = known(blockIdx.x, batch);
   const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
   constexpr bool ADDS = MODE == JOIN || MODE == END;
   uint4 v[OWN], s[ADDS ? OWN : 1];
-#pragma unroll
-  for (int i = 0; i < OWN; i++) {
+  EACH(i, OWN) {
     const int at = i * 256 + tid;
     v[i] = x[base + safe(at, limit)];
     if (ADDS) s[i] = shortcut[base + safe(at, limit)];
@@ -283,15 +274,13 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
     }
     BLOCK;
   }
-#pragma unroll
-  for (int i = 0; i < OWN; i++) {
+  EACH(i, OWN) {
     const int at = i * 256 + tid, channel = at % VECTORS * 8;
     if (MODE != PLAIN) {
       float f[8], g[8];
       spread(v[i], f);
       if (ADDS) spread(s[i], g);
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
+      EACH(j, 8) {
         f[j] = f[j] * own.factors[channel + j] + own.factors[C + channel + j];
         if (ADDS) f[j] += g[j];
         if (!ADDS || relu) f[j] = fmaxf(f[j], 0.f);
@@ -305,20 +294,18 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
     BLOCK;
     const int channel = tid / 32 % GROUPS * 16 + lane % 2 * 8;
     float one[8], two[8], middle[8];
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
+    EACH(j, 8) {
       one[j] = two[j] = 0.f;
       middle[j] = centre[channel + j];
     }
-    convolve(tile, weights, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
+    convolve<UNIT_TILES>(tile, weights, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
       float f[8];
       const int at = (t * 16 + lane / 2) * VECTORS + group * 2 + lane % 2;
       turn(own.stage + tid / 32 * STAGE, acc, f);
       const uint4 rounded = gather(f);
       if (inside(at, limit)) c[base + at] = rounded;
       spread(rounded, f);  // the norm is that of what the next unit reads
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
+      EACH(j, 8) {
         const float off = inside(at, limit) ? f[j] - middle[j] : 0.f;
         one[j] += off;
         two[j] += off * off;
@@ -340,8 +327,7 @@ __device__ __forceinline__ void add_products(const u16* tile, const u16* input, 
     u32 a[4], b[4];
     matrix_turned(b, input + inner(step * 16 + lane % 16, in / 8 + lane / 16));
     const u16* from = tile + corner(step * 16 + lane % 8 + lane / 16 * 8) + out + lane / 8 % 2 * 8;
-#pragma unroll
-    for (int tap = 0; tap < 9; tap++) {
+    EACH(tap, 9) {
       matrix_turned(a, from + ((2 - tap / 3) * ROW + 2 - tap % 3) * STEP);
       multiply(acc[tap][0], a, b[0], b[1]);
       multiply(acc[tap][1], a, b[2], b[3]);
@@ -353,8 +339,7 @@ __device__ __forceinline__ void add_products(const u16* tile, const u16* input, 
 __device__ __forceinline__ void leave_products(const float (&acc)[9][2][4], int round, float* all, float* sums) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   BLOCK;
-#pragma unroll
-  for (int i = 0; i < 72; i++) all[(warp * 72 + i) * 32 + lane] = acc[i / 8][i / 4 % 2][i % 4];
+  EACH(i, 72) all[(warp * 72 + i) * 32 + lane] = acc[i / 8][i / 4 % 2][i % 4];
   BLOCK;
   for (int i = threadIdx.x; i < 8 / SHARES * 36 * 32; i += 256) {  // two neighbours at a time
     const int l = i % 32, r = i / 32 % 36 * 2, which = i / (32 * 36), square = round * 8 + which;
@@ -373,15 +358,15 @@ __device__ __forceinline__ void leave_products(const float (&acc)[9][2][4], int 
 // with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
 // HIDDEN: relu(norm(lower)). JOINED: `before`, which has a gradient, `extra`, as a shortcut too; there was a ReLU if
 // `relu`. FIRST: the same, and there is no unit before. BEGIN: no convolution either: g is the gradient of `before`.
-// If TOGETHER, it leaves the gradient of the weights, too; otherwise what unit_weights makes it of, to_raw.
+// What unit_weights makes the gradient of the weights of is kept, to_raw.
 enum { HIDDEN, JOINED, FIRST, BEGIN };
 template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
     const uint4* __restrict__ extra, const uint4* __restrict__ lower, const uint2* __restrict__ weights,
     const float* __restrict__ sums_in, const float* __restrict__ stats, const float* __restrict__ affine,
     const float* __restrict__ stats_lower, const float* __restrict__ affine_lower, uint4* g_out, float* sums_out,
-    float* products, float* to_affine, uint4* to_raw, int relu, int batch) {
-  SHARED
+    float* to_affine, uint4* to_raw, int relu, int batch) {
+  SHARED;
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
   const Scratch own(input + N * PIXELS * C);
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, limit = known(blockIdx.x, batch);
@@ -391,11 +376,9 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     own.factors[6 * C + tid] = -stats_lower[tid] * stats_lower[C + tid];
   }
   if constexpr (MODE != BEGIN) {
-    constexpr int HALF = OWN < 4 ? OWN : 4;  // more at a time would not fit into registers
     uint4 vg[HALF], vc[HALF], vb[HALF];
     auto load = [&](int begin) {
-#pragma unroll
-      for (int i = 0; i < HALF; i++) {
+      EACH(i, HALF) {
         const long at = base + safe((begin + i) * 256 + tid, limit);
         vg[i] = g[at];
         vc[i] = c[at];
@@ -426,18 +409,16 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     BLOCK;
 #pragma unroll
     for (int begin = 0; begin < OWN; begin += HALF) {
-#pragma unroll
-      for (int i = 0; i < HALF; i++) {
+      EACH(i, HALF) {
         const int at = (begin + i) * 256 + tid;
         const float* k = own.factors + at % VECTORS * 8;
         float f[8], h[8];
         spread(vg[i], f);
         spread(vc[i], h);
-#pragma unroll
-        for (int j = 0; j < 8; j++) f[j] = inside(at, limit) ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
+        EACH(j, 8) f[j] = inside(at, limit) ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
         const uint4 rounded = gather(f);
         *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = rounded;
-        if (!TOGETHER && inside(at, limit)) to_raw[base + at] = rounded;
+        if (inside(at, limit)) to_raw[base + at] = rounded;
         *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = MODE == HIDDEN ? activated(vb[i], k + 3 * C) : vb[i];
       }
       if (begin + HALF < OWN) load(begin + HALF);
@@ -445,7 +426,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
   }
   BLOCK;
   float one[8] = {}, two[8] = {};
-  uint4 passing[MT], raw[MT];  // of `extra` and `lower`
+  uint4 passing[UNIT_TILES], raw[UNIT_TILES];  // of `extra` and `lower`
   const int vector = warp % GROUPS * 2 + lane % 2;
   const float* normal = own.factors + 5 * C + vector * 8;
   auto prepare = [&](int i, int t) {
@@ -458,23 +439,19 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     const int p = t * 16 + lane / 2, at = p * VECTORS + vector;
     if (MODE != HIDDEN) {
       spread(passing[i], h);
-#pragma unroll
-      for (int j = 0; j < 8; j++) f[j] += h[j];
+      EACH(j, 8) f[j] += h[j];
     }
     if (MODE == HIDDEN || (MODE != FIRST && relu)) {
       spread(MODE == BEGIN ? before[base + safe(at, limit)] : *(const uint4*)(input + inner(p, vector)), h);
-#pragma unroll
-      for (int j = 0; j < 8; j++) f[j] = h[j] > 0.f ? f[j] : 0.f;
+      EACH(j, 8) f[j] = h[j] > 0.f ? f[j] : 0.f;
     }
-#pragma unroll
-    for (int j = 0; j < 8; j++) f[j] = inside(at, limit) ? f[j] : 0.f;
+    EACH(j, 8) f[j] = inside(at, limit) ? f[j] : 0.f;
     const uint4 rounded = gather(f);
     if (inside(at, limit)) g_out[base + at] = rounded;
     if (MODE != FIRST) {
       spread(rounded, f);
       spread(raw[i], h);
-#pragma unroll
-      for (int j = 0; j < 8; j++) {
+      EACH(j, 8) {
         one[j] += f[j];
         two[j] += f[j] * (h[j] * normal[j] + normal[C + j]);
       }
@@ -487,28 +464,22 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
       leave(0, t, f);
     }
   } else {
-    convolve(tile, weights, prepare, [&](int i, int t, int, const float (&acc)[2][4]) {
+    convolve<UNIT_TILES>(tile, weights, prepare, [&](int i, int t, int, const float (&acc)[2][4]) {
       float f[8];
       turn(own.stage + warp * STAGE, acc, f);
       leave(i, t, f);
     });
   }
   if (MODE != FIRST) leave_sums(one, two, own.sums, sums_out);
-  if constexpr (TOGETHER && MODE != BEGIN) {
-    static_assert(ROUNDS == 1 || !TOGETHER, "leaving the first ones would overwrite the maps");
-    float acc[9][2][4] = {};
-    add_products(tile, input, 0, acc);
-    leave_products(acc, 0, (float*)shared, products + (long)blockIdx.x * (9 * C * C));
-  }
 }
 
-// The gradients of the weights of all units by themselves, over `turns` times IMAGES images a block; `to_raw`, `raw` and
+// The gradients of the weights of all units, over `turns` times IMAGES images a block; `to_raw`, `raw` and
 // `joined` are the gradients of raw outputs, these, and the outputs of the blocks, of all units and but the last block.
 __global__ __launch_bounds__(256, 2) void unit_weights(
     const uint4* __restrict__ to_raw, const uint4* __restrict__ raw, const uint4* __restrict__ x,
     const uint4* __restrict__ joined, const float* __restrict__ stats, const float* __restrict__ affine, float* products,
     int turns, int batch) {
-  SHARED
+  SHARED;
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
   float* factors = (float*)(input + N * PIXELS * C);
   const int tid = threadIdx.x, unit = blockIdx.z;
@@ -525,19 +496,19 @@ __global__ __launch_bounds__(256, 2) void unit_weights(
   for (int block = blockIdx.x * turns; block < (blockIdx.x + 1) * turns && block * N < batch; block++) {
     const long base = (long)block * (N * PIXELS * VECTORS);
     const int limit = known(block, batch);
-    uint4 vg[OWN], vb[OWN];
-#pragma unroll
-    for (int i = 0; i < OWN; i++) {
-      const int at = i * 256 + tid;
-      vg[i] = inside(at, limit) ? to_raw[unit * map + base + at] : make_uint4(0, 0, 0, 0);
-      vb[i] = before[base + safe(at, limit)];
-    }
-    BLOCK;  // nobody reads the last images any more
-#pragma unroll
-    for (int i = 0; i < OWN; i++) {
-      const int at = i * 256 + tid, vector = at % VECTORS;
-      *(uint4*)(tile + CENTRE + corner(at / VECTORS) + vector * 8) = vg[i];
-      *(uint4*)(input + inner(at / VECTORS, vector)) = hidden ? activated(vb[i], factors + vector * 8) : vb[i];
+    EACH(half, OWN / HALF) {
+      uint4 vg[HALF], vb[HALF];
+      EACH(i, HALF) {
+        const int at = (half * HALF + i) * 256 + tid;
+        vg[i] = inside(at, limit) ? to_raw[unit * map + base + at] : make_uint4(0, 0, 0, 0);
+        vb[i] = before[base + safe(at, limit)];
+      }
+      if (half == 0) BLOCK;  // nobody reads the last images any more
+      EACH(i, HALF) {
+        const int at = (half * HALF + i) * 256 + tid, vector = at % VECTORS;
+        *(uint4*)(tile + CENTRE + corner(at / VECTORS) + vector * 8) = vg[i];
+        *(uint4*)(input + inner(at / VECTORS, vector)) = hidden ? activated(vb[i], factors + vector * 8) : vb[i];
+      }
     }
     BLOCK;
     add_products(tile, input, blockIdx.y, acc);
@@ -547,7 +518,7 @@ __global__ __launch_bounds__(256, 2) void unit_weights(
 
 // The gradients of the weights of all units: the sums over the parts that blocks left, in their order.
 __global__ __launch_bounds__(256) void add_weights(const float* __restrict__ sums, float* total, int parts) {
-  SHARED
+  SHARED;
   float* scratch = (float*)shared;
   constexpr int SIZE = 9 * C * C;
   const int column = threadIdx.x % 32, line = threadIdx.x / 32, at = blockIdx.x * 32 + column;
@@ -569,14 +540,13 @@ __global__ __launch_bounds__(256) void add_weights(const float* __restrict__ sum
 // whether block b ends with a ReLU.
 __global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x, uint4* y, const uint2* __restrict__ weights,
                                                     const float* __restrict__ biases, int blocks, u32 relus, int batch) {
-  SHARED
+  SHARED;
   u16 *outer = (u16*)shared, *hidden = outer + N * BORDERED;
   const int tid = threadIdx.x, lane = tid % 32, limit = known(blockIdx.x, batch);
   const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
   clear_border(outer);
   clear_border(hidden);
-#pragma unroll
-  for (int i = 0; i < OWN; i++) {
+  EACH(i, OWN) {
     const int at = i * 256 + tid;
     *(uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = x[base + safe(at, limit)];
   }
@@ -586,7 +556,7 @@ __global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x,
     u16* to = adds ? outer : hidden;
     const float* bias = biases + layer * 2 * C;
     const uint2* own = weights + layer * (9 * C * C / 4);
-    convolve(adds ? hidden : outer, own, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
+    convolve<MOST_TILES>(adds ? hidden : outer, own, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
 #pragma unroll
       for (int i = 0; i < 8; i += 2) {
         const int channel = group * 16 + i / 4 * 8 + lane % 4 * 2;
@@ -601,8 +571,7 @@ __global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x,
     });
     BLOCK;
   }
-#pragma unroll
-  for (int i = 0; i < OWN; i++) {
+  EACH(i, OWN) {
     const int at = i * 256 + tid;
     if (inside(at, limit)) y[base + at] = *(const uint4*)(outer + CENTRE + corner(at / VECTORS) + at % VECTORS * 8);
   }

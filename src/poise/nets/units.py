@@ -24,9 +24,8 @@ from torch.autograd.function import once_differentiable
 
 #: By width, as measured on an H200: images that a block of threads takes at a time.
 IMAGES: Final = {16: 1, 32: 1, 64: 2}
-#: How often a block takes images where the gradients of the weights have a kernel of their own, since their partial
-#: sums would be larger than the maps. Where they have none, the kernel for the gradient of the maps makes them.
-TURNS: Final = {64: 4}
+#: How often a block takes images for the gradients of the weights: more leave fewer partial sums, in fewer blocks.
+TURNS: Final = {16: 4, 32: 8, 64: 8}
 MOST = 64  # convolutions of a level: units.cu has a table of so many pointers
 
 Value = Tensor | Sequence[Tensor | None] | float | None  # what a kernel takes
@@ -41,24 +40,21 @@ class Kernels:
     """The kernels for levels of one width on one device."""
 
     def __init__(self, width: int, device: torch.device) -> None:
-        self.width, self.side, images = width, 512 // width, IMAGES[width]
-        self.images, self.together = images, width not in TURNS
+        self.width, self.side, self.images = width, 512 // width, IMAGES[width]
         self.rounds = max(1, (width // 16) ** 2 // 8)  # in which 8 warps make the gradients of the weights
-        bordered = images * (self.side + 2) ** 2 * (width + 8) * 2
-        maps = bordered + images * self.side**2 * width * 2
+        bordered = self.images * (self.side + 2) ** 2 * (width + 8) * 2
+        maps = bordered + self.images * self.side**2 * width * 2
         scratch = 4 * (8 * 320 + 512 + 9 * width)
-        products = 4 * 8 * 32 * 72
         self._shared = {
             "pack_weights": 0,
             "unit_forward": bordered + scratch,
-            "unit_backward": max(maps + scratch, products * self.together),
-            "unit_weights": max(maps + 8 * width, products),
+            "unit_backward": maps + scratch,
+            "unit_weights": max(maps + 8 * width, 4 * 8 * 72 * 32),
             "add_weights": 1024,
             "frozen_level": 2 * bordered,
         }
-        names = ["pack_weights<float>", "pack_weights<u16>", "add_weights", "frozen_level"]
+        names = ["pack_weights<float>", "pack_weights<u16>", "unit_weights", "add_weights", "frozen_level"]
         names += [f"unit_{way}<{mode}>" for way in ("forward", "backward") for mode in range(4)]
-        names += ["unit_weights"] * (not self.together)
         self._functions = self._load(names, device)
 
     def _load(self, names: Sequence[str], device: torch.device) -> dict[str, Any]:
@@ -116,7 +112,7 @@ def _cuda_utils() -> Any:  # noqa: ANN401 - a module
 def _compiled(width: int, names: Sequence[str], capability: tuple[int, int]) -> tuple[bytes, list[str]]:
     """The kernels for this width as a binary, and the symbols of these functions; kept on disk, as Triton's are."""
     rtc, source = _cuda_utils()._get_gpu_rtc_library(), _SOURCE.read_bytes()
-    defined = f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}", f"-DTOGETHER={int(width not in TURNS)}"
+    defined = f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}"
     options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *defined]
     version = ctypes.c_int(), ctypes.c_int()
     rtc.nvrtcVersion(*map(ctypes.byref, version))
@@ -209,14 +205,14 @@ class _Level(torch.autograd.Function):
         kernels, count, relus = context.kernels, context.norms, context.relus
         batch, width = x.shape[:2]
         parts = -(-batch // kernels.images)
-        weight_parts = parts if kernels.together else -(-parts // TURNS[width])
+        weight_parts = -(-parts // TURNS[width])
         full = partial(torch.empty, dtype=torch.float32, device=x.device)
         products, to_weights = full(count, weight_parts, 9 * width * width), full(count, width, 3, 3, width)
-        to_affine, to_raw = full(count, 2, width), None if kernels.together else torch.empty_like(raw)
+        to_affine, to_raw = full(count, 2, width), torch.empty_like(raw)
         given, sums = torch.empty_like(x), full(2, parts, width)  # behind a unit, where a ReLU let it pass
         gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
         known: tuple[Value, ...] = (gradient, None, last, None, raw[-1], None, None, None, None, stats[-1], affine[-1])
-        left: tuple[Value, ...] = (given, sums, None, None, None, int(relus[-1]), batch)
+        left: tuple[Value, ...] = (given, sums, None, None, int(relus[-1]), batch)
         kernels(f"unit_backward<{_BEGIN}>", (parts, 1, 1), *known, *left)
         beside = None  # what goes past the block to its input
         for unit in reversed(range(count)):
@@ -237,13 +233,11 @@ class _Level(torch.autograd.Function):
                 affine[unit],
                 *lower[1:],
             )
-            kept = None if to_raw is None else to_raw[unit]
-            left = (passed, sums_below, products[unit], to_affine[unit], kept, int(relus[block - 1]), batch)
+            left = (passed, sums_below, to_affine[unit], to_raw[unit], int(relus[block - 1]), batch)
             kernels(f"unit_backward<{mode}>", (parts, 1, 1), *known, *left)
             beside, given, sums = given, passed, sums_below
-        if to_raw is not None:
-            taken = (to_raw, raw, x, joined, stats, affine, products, TURNS[width], batch)
-            kernels("unit_weights", (weight_parts, kernels.rounds, count), *taken)
+        taken = (to_raw, raw, x, joined, stats, affine, products, TURNS[width], batch)
+        kernels("unit_weights", (weight_parts, kernels.rounds, count), *taken)
         kernels("add_weights", (9 * width * width // 32, count, 1), products, to_weights, weight_parts)
         found = *to_weights.permute(0, 1, 4, 2, 3), *to_affine[:, 0], *to_affine[:, 1]
         return given, None, None, *found
