@@ -30,7 +30,7 @@ KERNELS = "poise.nets.fused"  # our own, where the GPU can run them
 UNITS = "poise.nets.units"  # those for whole levels
 #: Widths of levels that have kernels of their own, where their maps have 512 / width pixels a side, and up to how many
 #: convolutions they may have.
-UNIT_WIDTHS = (16, 32, 64)
+UNIT_WIDTHS: tuple[int, ...] = (16, 32, 64)
 MOST_UNITS = 64
 FUSED_WIDTHS = (8, 16, 32, 64, 128, 256, 512, 1024)  # numbers of channels that the fused kernels support
 FUSED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -125,7 +125,7 @@ class Block(nn.Module):
             if project:
                 conv = make_layer(nn.Conv2d, width_in, width, 1, stride, bias=False)
                 self.shortcut = nn.Sequential(conv, BatchNorm(width))
-        self.relu = relu
+        self.width, self.stride, self.relu = width, stride, relu
 
     @property
     def is_ordinary(self) -> bool:
@@ -145,11 +145,7 @@ class Block(nn.Module):
 def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     """Convolution, norm, plus shortcut, then ReLU, in as few kernels as possible."""
     if isinstance(norm, BatchNorm) and norm.fuses:
-        if type(conv) is nn.Conv2d and conv.bias is None:
-            through = convolve(x, conv.weight, conv.stride[0], int(conv.padding[0]))
-        else:
-            through = conv(x)
-        return norm.normalise_and_add(through, shortcut, relu=relu)
+        return norm.normalise_and_add(_convolve_plainly(conv, x), shortcut, relu=relu)
     if _is_folded(conv) and _is_inference(conv, x):  # a teacher's
         kernels = _thin_kernels(x, conv.weight) if conv.stride == conv.padding == (1, 1) else None
         if kernels is not None:
@@ -162,6 +158,14 @@ def _apply_unit(conv: nn.Module, norm: nn.Module, x: Tensor, shortcut: Tensor | 
                 return torch.cudnn_convolution_relu(x, conv.weight, conv.bias, *shape)  # type: ignore[arg-type]
             return torch.cudnn_convolution_add_relu(x, conv.weight, shortcut, 1.0, conv.bias, *shape)  # type: ignore[arg-type]
     return _add_shortcut(norm(conv(x)), shortcut, relu=relu)
+
+
+def _convolve_plainly(conv: nn.Module, x: Tensor) -> Tensor:
+    """The output of a convolution that no norm is folded into."""
+    if type(conv) is nn.Conv2d and conv.bias is None:
+        return convolve(x, conv.weight, conv.stride[0], int(conv.padding[0]))
+    through: Tensor = conv(x)
+    return through
 
 
 def convolve(x: Tensor, weight: Tensor, stride: int, padding: int) -> Tensor:
@@ -212,43 +216,47 @@ class Subsample(nn.Module):
 
 
 class Level(nn.Sequential):
-    """Blocks, one after the other; on a GPU its ordinary ones in as few kernels as possible, where it is thin."""
+    """Blocks, one after the other; on a GPU in as few kernels as possible, where the level is thin.
+
+    Kernels of their own take all of it but the first convolution of a block that has a stride.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         """The output of its last block."""
         blocks: list[Block] = list(self)  # type: ignore[arg-type]  # of nothing else
-        while blocks and not blocks[0].is_ordinary:
-            x = blocks.pop(0)(x)
-        kernels = _unit_kernels(x, 2 * len(blocks))
-        if kernels is not None:
-            convs = [conv for block in blocks for conv in (block.conv1, block.conv2)]
-            norms = [norm for block in blocks for norm in (block.bn1, block.bn2)]
-            relus = [block.relu for block in blocks]
-            if all(_is_folded(conv) and _is_inference(conv, x) for conv in convs):
-                x = kernels.infer_level(x, convs, relus)
+        norms = [norm for block in blocks for norm in (block.bn1, block.bn2)]
+        if all(isinstance(norm, BatchNorm) and norm.is_fused(x) for norm in norms):
+            kernels = _unit_kernels(x, blocks)
+            if kernels is not None:
+                convs, shortcut = _convs(blocks), None
+                if not blocks[0].is_ordinary:
+                    x, shortcut = _convolve_plainly(convs.pop(0), x), blocks[0].shortcut(x)
+                weights = [conv.scaled() if isinstance(conv, ScaledConv) else conv.weight for conv in convs]
+                x = kernels.train_level(x, weights, norms, [block.relu for block in blocks], shortcut)
                 return x
-            weights = [weight for conv in convs if (weight := _weight_of(conv)) is not None]
-            if len(weights) == len(convs) and all(isinstance(norm, BatchNorm) and norm.is_fused(x) for norm in norms):
-                x = kernels.train_level(x, weights, norms, relus)
+        elif not torch.is_grad_enabled():
+            while blocks and not blocks[0].is_ordinary:
+                x = blocks.pop(0)(x)
+            kernels, convs = _unit_kernels(x, blocks), _convs(blocks)
+            if kernels is not None and all(_is_folded(conv) and _is_inference(conv, x) for conv in convs):
+                x = kernels.infer_level(x, convs, [block.relu for block in blocks])
                 return x
         for block in blocks:
             x = block(x)
         return x
 
 
-def _unit_kernels(x: Tensor, convs: int) -> ModuleType | None:
-    """The kernels for levels, if it is one on a GPU that they are for: of so many convolutions, on these maps."""
-    width, *size = x.shape[1:]
-    fits = width in UNIT_WIDTHS and size == [512 // width] * 2 and 0 < x.numel() < INDEX_LIMIT
-    used = fits and 0 < convs <= MOST_UNITS and x.is_cuda and x.dtype is torch.bfloat16
-    return usable_kernels(UNITS, x.device) if used else None
+def _convs(blocks: Sequence[Block]) -> list[nn.Module]:
+    return [conv for block in blocks for conv in (block.conv1, block.conv2)]
 
 
-def _weight_of(conv: nn.Module) -> Tensor | None:
-    """The weight of a convolution without bias that is trained in some way; None if it is no such one."""
-    if isinstance(conv, ScaledConv):
-        return conv.scaled()
-    return conv.weight if type(conv) is nn.Conv2d and conv.bias is None else None
+def _unit_kernels(x: Tensor, blocks: Sequence[Block]) -> ModuleType | None:
+    """The kernels for levels, if these are blocks on a GPU that they are for."""
+    if not blocks or 2 * len(blocks) > MOST_UNITS or not x.is_cuda or x.dtype is not torch.bfloat16:
+        return None
+    width, stride = blocks[0].width, blocks[0].stride
+    fits = width in UNIT_WIDTHS and list(x.shape[2:]) == [512 // width * stride] * 2 and 0 < x.numel() < INDEX_LIMIT
+    return usable_kernels(UNITS, x.device) if fits else None
 
 
 class Stem(nn.Sequential):

@@ -1,5 +1,5 @@
-// Levels of a ResNet for images of 32 x 32 pixels, in as few kernels as possible: see level.py, which compiles this once
-// for each WIDTH, the number of channels: 16, 32 or 64, on maps of 512 / WIDTH pixels a side.
+// Levels of a ResNet for images of 32 x 32 pixels, in as few kernels as possible: units.py compiles this once for
+// each WIDTH, the number of channels: 16, 32 or 64, on maps of 512 / WIDTH pixels a side.
 //
 // A unit is a 3x3 convolution with what lies between it and the one before: batch norm, shortcut, ReLU. A block of 8
 // warps takes IMAGES images; their maps stay in shared memory while each of the 9 taps reads them. Every sum over a
@@ -11,7 +11,7 @@ typedef unsigned short u16;  // holds a bf16
 
 constexpr int C = WIDTH, N = IMAGES;
 constexpr int SIDE = 512 / C, PIXELS = SIDE * SIDE, VECTORS = C / 8;  // a vector: 8 channels of a pixel, 16 bytes
-constexpr int OWN = N * PIXELS * VECTORS / 256, HALF = OWN < 4 ? OWN : 4;  // vectors of a thread; at a time, if several maps
+constexpr int OWN = N * PIXELS * VECTORS / 256, HALF = OWN < 4 ? OWN : 4;  // of a thread; at a time, of several maps
 // A map with a border of zeros; 16 bytes between its pixels, so that 8 of them in a row lie in 8 groups of banks.
 constexpr int ROW = SIDE + 2, STEP = C + 8, BORDERED = ROW * ROW * STEP;
 // How warps share a convolution: each has 16 output channels and TILES times 16 pixels, so many of them at a time.
@@ -219,7 +219,7 @@ template <class T> __global__ void pack_weights(Table weights, Table ones, Table
     vectors[unit * 2 * C + threadIdx.x] = real(one[threadIdx.x]);
     vectors[unit * 2 * C + C + threadIdx.x] = other == nullptr ? 0.f : real(other[threadIdx.x]);
   }
-  for (int i = threadIdx.x; i < C * C / 4; i += 256) {
+  for (int i = threadIdx.x; i < C * C / 4 && from != nullptr; i += 256) {
     const int lane = i % 32, n = i / 32 % (C / 8) * 8 + lane / 4, k = i / 32 / (C / 8) * 16 + lane % 4 * 2;
     const int to = (unit * 9 + tap) * (C * C / 4) + i;
     float f[4], g[4];
@@ -235,8 +235,8 @@ template <class T> __global__ void pack_weights(Table weights, Table ones, Table
 
 // y = the input of this convolution, c = its output, with sums for the norm behind it. What y is says the mode:
 // PLAIN: x itself. NORM: relu(norm(x)) of the raw output x before. JOIN: norm(x) + shortcut, then ReLU if `relu`; y is
-// kept. END: the same, and no convolution. The norm's running statistics are moved.
-enum { PLAIN, NORM, JOIN, END };
+// kept. END: the same, and no convolution. START: nothing, x is the output c. The norm's running statistics are moved.
+enum { PLAIN, NORM, JOIN, END, START };
 template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
     const uint4* __restrict__ x, const uint4* __restrict__ shortcut, uint4* y, uint4* c,
     const uint2* __restrict__ weights, const float* __restrict__ sums_in, const float* __restrict__ affine, float* stats,
@@ -247,15 +247,15 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
   const Scratch own(tile + N * BORDERED);
   const int tid = threadIdx.x, lane = tid % 32, limit = known(blockIdx.x, batch);
   const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
-  constexpr bool ADDS = MODE == JOIN || MODE == END;
-  uint4 v[OWN], s[ADDS ? OWN : 1];
+  constexpr bool ADDS = MODE == JOIN || MODE == END, NORMS = ADDS || MODE == NORM, CONVOLVES = MODE < END;
+  uint4 v[OWN], s[OWN];
   EACH(i, OWN) {
-    const int at = i * 256 + tid;
-    v[i] = x[base + safe(at, limit)];
-    if (ADDS) s[i] = shortcut[base + safe(at, limit)];
+    const int at = safe(i * 256 + tid, limit);
+    if (MODE != START) v[i] = x[base + at];
+    if (ADDS) s[i] = shortcut[base + at];
   }
-  if (MODE != END) clear_border(tile);
-  if (MODE != PLAIN) {
+  if (CONVOLVES) clear_border(tile);
+  if (NORMS) {
     const int parts = gridDim.x;
     const float count = (float)batch * PIXELS;
     add_up(sums_in, parts, count, own.sums);
@@ -274,9 +274,9 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
     }
     BLOCK;
   }
-  EACH(i, OWN) {
+  if (MODE != START) EACH(i, OWN) {
     const int at = i * 256 + tid, channel = at % VECTORS * 8;
-    if (MODE != PLAIN) {
+    if (NORMS) {
       float f[8], g[8];
       spread(v[i], f);
       if (ADDS) spread(s[i], g);
@@ -288,29 +288,36 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
       v[i] = gather(f);
       if (ADDS && inside(at, limit)) y[base + at] = v[i];
     }
-    if (MODE != END) *(uint4*)(tile + CENTRE + corner(at / VECTORS) + channel) = v[i];
+    if (CONVOLVES) *(uint4*)(tile + CENTRE + corner(at / VECTORS) + channel) = v[i];
   }
   if constexpr (MODE != END) {
     BLOCK;
-    const int channel = tid / 32 % GROUPS * 16 + lane % 2 * 8;
-    float one[8], two[8], middle[8];
-    EACH(j, 8) {
-      one[j] = two[j] = 0.f;
-      middle[j] = centre[channel + j];
-    }
-    convolve<UNIT_TILES>(tile, weights, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
+    const int vector = tid / 32 % GROUPS * 2 + lane % 2, line = tid / 32 / GROUPS;
+    float one[8] = {}, two[8] = {}, middle[8];
+    EACH(j, 8) middle[j] = centre[vector * 8 + j];
+    auto count = [&](int at, uint4 rounded) {  // the norm is that of what the next unit reads
       float f[8];
-      const int at = (t * 16 + lane / 2) * VECTORS + group * 2 + lane % 2;
-      turn(own.stage + tid / 32 * STAGE, acc, f);
-      const uint4 rounded = gather(f);
-      if (inside(at, limit)) c[base + at] = rounded;
-      spread(rounded, f);  // the norm is that of what the next unit reads
+      spread(rounded, f);
       EACH(j, 8) {
         const float off = inside(at, limit) ? f[j] - middle[j] : 0.f;
         one[j] += off;
         two[j] += off * off;
       }
-    });
+    };
+    if constexpr (MODE == START)
+      for (int t = line * TILES; t < (line + 1) * TILES; t++) {
+        const int at = (t * 16 + lane / 2) * VECTORS + vector;
+        count(at, x[base + safe(at, limit)]);
+      }
+    else
+      convolve<UNIT_TILES>(tile, weights, [](int, int) {}, [&](int, int t, int, const float (&acc)[2][4]) {
+        float f[8];
+        const int at = (t * 16 + lane / 2) * VECTORS + vector;
+        turn(own.stage + tid / 32 * STAGE, acc, f);
+        const uint4 rounded = gather(f);
+        if (inside(at, limit)) c[base + at] = rounded;
+        count(at, rounded);
+      });
     leave_sums(one, two, own.sums, sums_out);
     // What was subtracted: the running mean itself moves before every block of the next unit has read it.
     if (blockIdx.x == 0 && tid < C) sums_out[2 * gridDim.x * C + tid] = centre[tid];
@@ -358,8 +365,8 @@ __device__ __forceinline__ void leave_products(const float (&acc)[9][2][4], int 
 // with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
 // HIDDEN: relu(norm(lower)). JOINED: `before`, which has a gradient, `extra`, as a shortcut too; there was a ReLU if
 // `relu`. FIRST: the same, and there is no unit before. BEGIN: no convolution either: g is the gradient of `before`.
-// What unit_weights makes the gradient of the weights of is kept, to_raw.
-enum { HIDDEN, JOINED, FIRST, BEGIN };
+// LAST: nothing more is wanted than to_raw, the gradient of c. It is kept for unit_weights.
+enum { HIDDEN, JOINED, FIRST, BEGIN, LAST };
 template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
     const uint4* __restrict__ extra, const uint4* __restrict__ lower, const uint2* __restrict__ weights,
@@ -371,7 +378,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
   const Scratch own(input + N * PIXELS * C);
   const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, limit = known(blockIdx.x, batch);
   const long base = (long)blockIdx.x * (N * PIXELS * VECTORS);
-  if (MODE != FIRST && tid < C) {  // so that (x - mean) inverse is a product and a sum
+  if (MODE != FIRST && MODE != LAST && tid < C) {  // so that (x - mean) inverse is a product and a sum
     own.factors[5 * C + tid] = stats_lower[C + tid];
     own.factors[6 * C + tid] = -stats_lower[tid] * stats_lower[C + tid];
   }
@@ -382,7 +389,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
         const long at = base + safe((begin + i) * 256 + tid, limit);
         vg[i] = g[at];
         vc[i] = c[at];
-        vb[i] = before[at];
+        if (MODE != LAST) vb[i] = before[at];
       }
     };
     load(0);
@@ -417,13 +424,15 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
         spread(vc[i], h);
         EACH(j, 8) f[j] = inside(at, limit) ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
         const uint4 rounded = gather(f);
-        *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = rounded;
         if (inside(at, limit)) to_raw[base + at] = rounded;
+        if (MODE == LAST) continue;
+        *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = rounded;
         *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = MODE == HIDDEN ? activated(vb[i], k + 3 * C) : vb[i];
       }
       if (begin + HALF < OWN) load(begin + HALF);
     }
   }
+  if (MODE == LAST) return;
   BLOCK;
   float one[8] = {}, two[8] = {};
   uint4 passing[UNIT_TILES], raw[UNIT_TILES];  // of `extra` and `lower`
@@ -473,19 +482,19 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
   if (MODE != FIRST) leave_sums(one, two, own.sums, sums_out);
 }
 
-// The gradients of the weights of all units, over `turns` times IMAGES images a block; `to_raw`, `raw` and
-// `joined` are the gradients of raw outputs, these, and the outputs of the blocks, of all units and but the last block.
+// The gradients of the weights of all units from `first` on, over `turns` times IMAGES images a block; `to_raw`, `raw`
+// and `joined` are the gradients of raw outputs, these, and the outputs of the blocks. If `first`, x is raw output 0.
 __global__ __launch_bounds__(256, 2) void unit_weights(
     const uint4* __restrict__ to_raw, const uint4* __restrict__ raw, const uint4* __restrict__ x,
     const uint4* __restrict__ joined, const float* __restrict__ stats, const float* __restrict__ affine, float* products,
-    int turns, int batch) {
+    int first, int turns, int batch) {
   SHARED;
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
   float* factors = (float*)(input + N * PIXELS * C);
-  const int tid = threadIdx.x, unit = blockIdx.z;
+  const int tid = threadIdx.x, unit = blockIdx.z + first;
   const long map = (long)batch * (PIXELS * VECTORS);
   const bool hidden = unit % 2;
-  const uint4* before = hidden ? raw + (unit - 1) * map : unit ? joined + (unit / 2 - 1) * map : x;
+  const uint4* before = unit == first ? x : hidden ? raw + (unit - 1) * map : joined + (unit / 2 - 1) * map;
   if (hidden && tid < C) {
     const float *stat = stats + (unit - 1) * 2 * C + tid, *own = affine + (unit - 1) * 2 * C + tid;
     factors[tid] = own[0] * stat[C];
@@ -513,10 +522,10 @@ __global__ __launch_bounds__(256, 2) void unit_weights(
     BLOCK;
     add_products(tile, input, blockIdx.y, acc);
   }
-  leave_products(acc, blockIdx.y, (float*)shared, products + ((long)unit * gridDim.x + blockIdx.x) * (9 * C * C));
+  leave_products(acc, blockIdx.y, (float*)shared, products + ((long)blockIdx.z * gridDim.x + blockIdx.x) * (9 * C * C));
 }
 
-// The gradients of the weights of all units: the sums over the parts that blocks left, in their order.
+// The gradients of the weights of so many units: the sums over the parts that blocks left, in their order.
 __global__ __launch_bounds__(256) void add_weights(const float* __restrict__ sums, float* total, int parts) {
   SHARED;
   float* scratch = (float*)shared;

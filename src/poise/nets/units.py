@@ -31,8 +31,8 @@ MOST = 64  # convolutions of a level: units.cu has a table of so many pointers
 Value = Tensor | Sequence[Tensor | None] | float | None  # what a kernel takes
 
 _SOURCE = Path(__file__).with_name("units.cu")
-_PLAIN, _NORM, _JOIN, _END = range(4)  # what a unit makes of its input: see units.cu
-_HIDDEN, _JOINED, _FIRST, _BEGIN = range(4)  # what that was, on the way back
+_PLAIN, _NORM, _JOIN, _END, _START = range(5)  # what a unit makes of its input: see units.cu
+_HIDDEN, _JOINED, _FIRST, _BEGIN, _LAST = range(5)  # what that was, on the way back
 _LARGEST_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
@@ -54,7 +54,7 @@ class Kernels:
             "frozen_level": 2 * bordered,
         }
         names = ["pack_weights<float>", "pack_weights<u16>", "unit_weights", "add_weights", "frozen_level"]
-        names += [f"unit_{way}<{mode}>" for way in ("forward", "backward") for mode in range(4)]
+        names += [f"unit_{way}<{mode}>" for way in ("forward", "backward") for mode in range(5)]
         self._functions = self._load(names, device)
 
     def _load(self, names: Sequence[str], device: torch.device) -> dict[str, Any]:
@@ -153,17 +153,17 @@ def _kernels(width: int, device: torch.device) -> Kernels:
 
 
 def _pack(
-    kernels: Kernels, weights: Sequence[Tensor], ones: Sequence[Tensor], others: Sequence[Tensor | None], *, back: bool
-) -> tuple[Tensor, Tensor | None, Tensor]:
+    kernels: Kernels, weights: Sequence[Tensor | None], ones: Sequence[Tensor], others: Sequence[Tensor], *, back: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Weights as the fragments of matrix instructions, those of their gradients, and two vectors for each unit."""
-    count, width, device = len(weights), kernels.width, weights[0].device
-    laid = [weight.contiguous(memory_format=torch.channels_last) for weight in weights]
-    fragments = torch.empty(1 + back, count, 9, width, width, dtype=torch.bfloat16, device=device)
+    count, width, device = len(weights), kernels.width, ones[0].device
+    laid = [weight if weight is None else weight.contiguous(memory_format=torch.channels_last) for weight in weights]
+    fragments = torch.empty(2, count, 9, width, width, dtype=torch.bfloat16, device=device)
     vectors = torch.empty(count, 2, width, dtype=torch.float32, device=device)
-    kind = "float" if laid[0].dtype is torch.float32 else "u16"
-    behind = fragments[1] if back else None
-    kernels(f"pack_weights<{kind}>", (count, 9, 1), laid, ones, others, fragments[0], behind, vectors)
-    return fragments[0], behind, vectors
+    kind = "float" if ones[0].dtype is torch.float32 else "u16"
+    ahead, behind = fragments
+    kernels(f"pack_weights<{kind}>", (count, 9, 1), laid, ones, others, ahead, behind if back else None, vectors)
+    return ahead, behind, vectors
 
 
 class _Level(torch.autograd.Function):
@@ -171,30 +171,39 @@ class _Level(torch.autograd.Function):
     def forward(
         context: Any,  # noqa: ANN401
         x: Tensor,
+        shortcut: Tensor | None,
         norms: Sequence[nn.BatchNorm2d],
         relus: Sequence[bool],
         *trained: Tensor,
     ) -> Tensor:
         batch, width, *size = x.shape
-        kernels, count = _kernels(width, x.device), len(norms)
-        weights, scales, shifts = (trained[start : start + count] for start in range(0, 3 * count, count))
+        kernels, count, begun = _kernels(width, x.device), len(norms), shortcut is not None
+        scales, shifts = trained[-2 * count : -count], trained[-count:]
+        weights = [*[None] * begun, *trained[: -2 * count]]
         ahead, back, affine = _pack(kernels, weights, scales, shifts, back=any(context.needs_input_grad))
         parts, last = -(-batch // kernels.images), torch.empty_like(x)
         raw, joined = x.new_empty(count, batch, *size, width), x.new_empty(count // 2 - 1, batch, *size, width)
         sums, stats = affine.new_empty(count, 2 * parts + 1, width), torch.empty_like(affine)
+        raws, ends = [x if begun else raw[0], *raw[1:]], [x if shortcut is None else shortcut, *joined, last]
         for unit in range(count + 1):  # the last one has no convolution, the first one no norm before it
-            mode = _NORM if unit % 2 else _END if unit == count else _JOIN if unit else _PLAIN
+            mode = _NORM if unit % 2 else _END if unit == count else _JOIN if unit else _START if begun else _PLAIN
             block, before = unit // 2, unit - 1
             norm, following = norms[max(before, 0)], norms[min(unit, count - 1)]
-            y = None if mode in (_PLAIN, _NORM) else last if mode == _END else joined[block - 1]
-            entered = (x if mode == _PLAIN else raw[before], x if block < 2 else joined[block - 2], y)
-            made = (None, None) if mode == _END else (raw[unit], ahead[unit])
-            moved = (stats[before], norm.running_mean, norm.running_var, following.running_mean)
-            left = None if mode == _END else sums[unit]
-            numbers = (norm.eps, float(norm.momentum or 0.0), int(relus[block - 1]), batch)
-            values = (*entered, *made, sums[before], affine[before], *moved, left, *numbers)
-            kernels(f"unit_forward<{mode}>", (parts, 1, 1), *values)
-        context.norms, context.relus, context.kernels = count, relus, kernels
+            joins = (ends[block - 1], ends[block]) if mode in (_JOIN, _END) else (None, None)
+            made = (None,) * 3 if mode == _END else (raw[unit], ahead[unit], sums[unit])
+            moved = norm.running_mean, norm.running_var, following.running_mean
+            known = (
+                raws[before] if unit else x,
+                *joins,
+                *made[:2],
+                sums[before],
+                affine[before],
+                stats[before],
+                *moved,
+            )
+            numbers = norm.eps, float(norm.momentum or 0.0), int(relus[block - 1]), batch
+            kernels(f"unit_forward<{mode}>", (parts, 1, 1), *known, made[2], *numbers)
+        context.count, context.relus, context.kernels, context.begun = count, relus, kernels, begun
         context.save_for_backward(x, last, raw, joined, back, affine, stats)
         return last
 
@@ -202,28 +211,29 @@ class _Level(torch.autograd.Function):
     @once_differentiable
     def backward(context: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:  # noqa: ANN401
         x, last, raw, joined, back, affine, stats = context.saved_tensors
-        kernels, count, relus = context.kernels, context.norms, context.relus
+        kernels, count, relus, begun = context.kernels, context.count, context.relus, context.begun
         batch, width = x.shape[:2]
-        parts = -(-batch // kernels.images)
-        weight_parts = -(-parts // TURNS[width])
+        parts, turns = -(-batch // kernels.images), TURNS[width]
+        weight_parts, size = -(-parts // turns), 9 * width * width
         full = partial(torch.empty, dtype=torch.float32, device=x.device)
-        products, to_weights = full(count, weight_parts, 9 * width * width), full(count, width, 3, 3, width)
+        products, to_weights = full(count - begun, weight_parts, size), full(count - begun, width, 3, 3, width)
         to_affine, to_raw = full(count, 2, width), torch.empty_like(raw)
         given, sums = torch.empty_like(x), full(2, parts, width)  # behind a unit, where a ReLU let it pass
         gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
         known: tuple[Value, ...] = (gradient, None, last, None, raw[-1], None, None, None, None, stats[-1], affine[-1])
         left: tuple[Value, ...] = (given, sums, None, None, int(relus[-1]), batch)
         kernels(f"unit_backward<{_BEGIN}>", (parts, 1, 1), *known, *left)
+        raws, ends = [x if begun else raw[0], *raw[1:]], [x, *joined]
         beside = None  # what goes past the block to its input
         for unit in reversed(range(count)):
-            hidden, first, block = unit % 2 == 1, unit == 0, unit // 2
-            mode = _HIDDEN if hidden else _FIRST if first else _JOINED
-            before = raw[unit - 1] if hidden else x if first else joined[block - 1]
-            lower = (None,) * 3 if first else (raw[unit - 1], stats[unit - 1], affine[unit - 1])
+            hidden, below = unit % 2 == 1, unit - 1
+            mode = _HIDDEN if hidden else _JOINED if unit else _LAST if begun else _FIRST
+            before = raws[below] if hidden else ends[unit // 2]
+            lower = (raws[below], stats[below], affine[below]) if unit else (None,) * 3
             passed, sums_below = torch.empty_like(x), full(2, parts, width)
             known = (
                 given,
-                raw[unit],
+                raws[unit],
                 before,
                 beside,
                 lower[0],
@@ -233,25 +243,36 @@ class _Level(torch.autograd.Function):
                 affine[unit],
                 *lower[1:],
             )
-            left = (passed, sums_below, to_affine[unit], to_raw[unit], int(relus[block - 1]), batch)
+            kept = passed if mode == _LAST else to_raw[unit]
+            left = (passed, sums_below, to_affine[unit], kept, int(relus[unit // 2 - 1]), batch)
             kernels(f"unit_backward<{mode}>", (parts, 1, 1), *known, *left)
-            beside, given, sums = given, passed, sums_below
-        taken = (to_raw, raw, x, joined, stats, affine, products, TURNS[width], batch)
-        kernels("unit_weights", (weight_parts, kernels.rounds, count), *taken)
-        kernels("add_weights", (9 * width * width // 32, count, 1), products, to_weights, weight_parts)
+            beside, given, sums = (beside if mode == _LAST else given), passed, sums_below
+        taken = (to_raw, raw, x, joined, stats, affine, products, int(begun), turns, batch)
+        kernels("unit_weights", (weight_parts, kernels.rounds, count - begun), *taken)
+        kernels("add_weights", (size // 32, count - begun, 1), products, to_weights, weight_parts)
         found = *to_weights.permute(0, 1, 4, 2, 3), *to_affine[:, 0], *to_affine[:, 1]
-        return given, None, None, *found
+        return given, beside if begun else None, None, None, *found
 
 
-def train_level(x: Tensor, weights: Sequence[Tensor], norms: Sequence[nn.BatchNorm2d], relus: Sequence[bool]) -> Tensor:
+def train_level(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    norms: Sequence[nn.BatchNorm2d],
+    relus: Sequence[bool],
+    shortcut: Tensor | None = None,
+) -> Tensor:
     """Blocks of two convolutions of stride 1 with batch norms in training mode; moves the running statistics.
 
-    `weights` are those of the convolutions, in float32, `relus` says which blocks end with a ReLU.
+    `weights` are those of the convolutions, `relus` says which blocks end with a ReLU. With the `shortcut` of the first
+    block, x is what its first convolution made, whose weight is not among the others.
     """
     x = x.contiguous(memory_format=torch.channels_last)
-    scales, shifts = [norm.weight for norm in norms], [norm.bias for norm in norms]
+    if shortcut is not None:
+        shortcut = shortcut.to(x.dtype).contiguous(memory_format=torch.channels_last)
+    trained = [weight.float() for weight in weights]
+    trained += [value for kind in ("weight", "bias") for norm in norms if (value := getattr(norm, kind)) is not None]
     with torch.cuda.device(x.device):
-        found: Tensor = _Level.apply(x, norms, relus, *(weight.float() for weight in weights), *scales, *shifts)  # type: ignore[no-untyped-call]
+        found: Tensor = _Level.apply(x, shortcut, norms, relus, *trained)  # type: ignore[no-untyped-call]
     return found
 
 
