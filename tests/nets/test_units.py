@@ -133,10 +133,8 @@ def check(example: Example) -> None:
     assert found.keys() == exact.keys()
     for name, expected in exact.items():
         assert found[name].shape == expected.shape
-        few = name in ("scales", "shifts")
-        assert off(found[name], expected) <= (2 if few else 1.3) * off(low[name], expected) + (2e-2 if few else 3e-3), (
-            name
-        )
+        slack = 2e-2 if name in ("scales", "shifts") else 5e-3
+        assert off(found[name], expected) <= 1.5 * off(low[name], expected) + slack, name
 
 
 class TestWhichLevels:
@@ -266,6 +264,7 @@ class TestInference:
             convs.append(conv.to(BF16, memory_format=torch.channels_last))  # type: ignore[call-overload]
         with torch.no_grad():
             found, y = infer_level(example.x, convs, relus), example.x.float()
+            assert found is not None
             for block, relu in enumerate(relus):
                 one, two = (copy.deepcopy(conv).float() for conv in convs[2 * block : 2 * block + 2])
                 y = two(torch.relu(one(y)).to(BF16).float()) + y

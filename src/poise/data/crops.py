@@ -184,7 +184,7 @@ def _taps(
 
 @cache
 def usable_kernels(module: str, device: torch.device) -> ModuleType | None:
-    """The kernels in this module; None if the GPU is too old for them, or Triton is missing or cannot compile.
+    """The kernels in this module; None if the GPU is too old for them, or a compiler is missing or fails.
 
     They are tried out when they are first asked for.
     """

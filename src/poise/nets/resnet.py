@@ -232,15 +232,16 @@ class Level(nn.Sequential):
                 if not blocks[0].is_ordinary:
                     x, shortcut = _convolve_plainly(convs.pop(0), x), blocks[0].shortcut(x)
                 weights = [conv.scaled() if isinstance(conv, ScaledConv) else conv.weight for conv in convs]
-                x = kernels.train_level(x, weights, norms, [block.relu for block in blocks], shortcut)
-                return x
+                trained: Tensor = kernels.train_level(x, weights, norms, [block.relu for block in blocks], shortcut)
+                return trained
         elif not torch.is_grad_enabled():
             while blocks and not blocks[0].is_ordinary:
                 x = blocks.pop(0)(x)
             kernels, convs = _unit_kernels(x, blocks), _convs(blocks)
             if kernels is not None and all(_is_folded(conv) and _is_inference(conv, x) for conv in convs):
-                x = kernels.infer_level(x, convs, [block.relu for block in blocks])
-                return x
+                inferred: Tensor | None = kernels.infer_level(x, convs, [block.relu for block in blocks])
+                if inferred is not None:
+                    return inferred
         for block in blocks:
             x = block(x)
         return x

@@ -20,6 +20,8 @@ constexpr int MOST_TILES = TILES < 4 ? TILES : 4, UNIT_TILES = C == 16 ? 2 : MOS
 // How they share the gradient of the weights: 16 x 16 channels each; warps that are left over share its pixels.
 constexpr int SQUARES = GROUPS * GROUPS, SHARES = SQUARES < 8 ? 8 / SQUARES : 1, ROUNDS = SQUARES < 8 ? 1 : SQUARES / 8;
 constexpr int STEPS = N * PIXELS / 16 / SHARES;
+// Where these sums are small, each block leaves those of its images at once; elsewhere they have a kernel of their own.
+constexpr bool TOGETHER = C == 16;
 constexpr int STAGE = 16 * 20;  // floats in which a warp turns its fragment
 
 #define EACH(i, count) _Pragma("unroll") for (int i = 0; i < count; i++)
@@ -365,14 +367,14 @@ __device__ __forceinline__ void leave_products(const float (&acc)[9][2][4], int 
 // with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
 // HIDDEN: relu(norm(lower)). JOINED: `before`, which has a gradient, `extra`, as a shortcut too; there was a ReLU if
 // `relu`. FIRST: the same, and there is no unit before. BEGIN: no convolution either: g is the gradient of `before`.
-// LAST: nothing more is wanted than to_raw, the gradient of c. It is kept for unit_weights.
+// LAST: nothing more is wanted than to_raw, the gradient of c. Elsewhere it is kept for unit_weights, unless TOGETHER.
 enum { HIDDEN, JOINED, FIRST, BEGIN, LAST };
 template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     const uint4* __restrict__ g, const uint4* __restrict__ c, const uint4* __restrict__ before,
     const uint4* __restrict__ extra, const uint4* __restrict__ lower, const uint2* __restrict__ weights,
     const float* __restrict__ sums_in, const float* __restrict__ stats, const float* __restrict__ affine,
     const float* __restrict__ stats_lower, const float* __restrict__ affine_lower, uint4* g_out, float* sums_out,
-    float* to_affine, uint4* to_raw, int relu, int batch) {
+    float* to_affine, uint4* to_raw, float* products, int relu, int batch) {
   SHARED;
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
   const Scratch own(input + N * PIXELS * C);
@@ -424,7 +426,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
         spread(vc[i], h);
         EACH(j, 8) f[j] = inside(at, limit) ? f[j] * k[j] + (h[j] * k[C + j] + k[2 * C + j]) : 0.f;
         const uint4 rounded = gather(f);
-        if (inside(at, limit)) to_raw[base + at] = rounded;
+        if ((MODE == LAST || !TOGETHER) && inside(at, limit)) to_raw[base + at] = rounded;
         if (MODE == LAST) continue;
         *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = rounded;
         *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = MODE == HIDDEN ? activated(vb[i], k + 3 * C) : vb[i];
@@ -480,6 +482,11 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
     });
   }
   if (MODE != FIRST) leave_sums(one, two, own.sums, sums_out);
+  if constexpr (TOGETHER && MODE != BEGIN) {
+    float acc[9][2][4] = {};
+    add_products(tile, input, 0, acc);
+    leave_products(acc, 0, (float*)shared, products + (long)blockIdx.x * (9 * C * C));
+  }
 }
 
 // The gradients of the weights of all units from `first` on, over `turns` times IMAGES images a block; `to_raw`, `raw`

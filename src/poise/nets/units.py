@@ -25,7 +25,8 @@ from torch.autograd.function import once_differentiable
 #: By width, as measured on an H200: images that a block of threads takes at a time.
 IMAGES: Final = {16: 1, 32: 1, 64: 2}
 #: How often a block takes images for the gradients of the weights: more leave fewer partial sums, in fewer blocks.
-TURNS: Final = {16: 4, 32: 8, 64: 8}
+#: Where these sums are small, the kernel for the gradient of the maps makes them.
+TURNS: Final = {32: 8, 64: 8}
 MOST = 64  # convolutions of a level: units.cu has a table of so many pointers
 
 Value = Tensor | Sequence[Tensor | None] | float | None  # what a kernel takes
@@ -53,7 +54,8 @@ class Kernels:
             "add_weights": 1024,
             "frozen_level": 2 * bordered,
         }
-        names = ["pack_weights<float>", "pack_weights<u16>", "unit_weights", "add_weights", "frozen_level"]
+        names = ["pack_weights<float>", "pack_weights<u16>", "add_weights", "frozen_level"]
+        names += ["unit_weights"] * (width in TURNS)
         names += [f"unit_{way}<{mode}>" for way in ("forward", "backward") for mode in range(5)]
         self._functions = self._load(names, device)
 
@@ -71,8 +73,17 @@ class Kernels:
                 found[name] = ctypes.c_void_p()
                 self._ensure(self._driver.cuModuleGetFunction(ctypes.byref(found[name]), module, symbol.encode()), name)
                 shared = ctypes.c_int(self._shared[name.partition("<")[0]])
-                self._ensure(self._driver.cuFuncSetAttribute(found[name], _LARGEST_SHARED, shared), name)
+                denied = self._driver.cuFuncSetAttribute(found[name], _LARGEST_SHARED, shared)
+                if denied and name == "frozen_level":  # of 16 channels: some GPUs have 99 KB a block, and it takes 109
+                    del found[name]
+                else:
+                    self._ensure(denied, name)
         return found
+
+    @property
+    def infers(self) -> bool:
+        """Whether a block has the shared memory for a frozen level."""
+        return "frozen_level" in self._functions
 
     def __call__(self, name: str, grid: tuple[int, int, int], *values: Value) -> None:
         """Queue a kernel on the current stream."""
@@ -111,19 +122,29 @@ def _cuda_utils() -> Any:  # noqa: ANN401 - a module
 
 def _compiled(width: int, names: Sequence[str], capability: tuple[int, int]) -> tuple[bytes, list[str]]:
     """The kernels for this width as a binary, and the symbols of these functions; kept on disk, as Triton's are."""
-    rtc, source = _cuda_utils()._get_gpu_rtc_library(), _SOURCE.read_bytes()
-    defined = f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}"
-    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17", *defined]
-    version = ctypes.c_int(), ctypes.c_int()
-    rtc.nvrtcVersion(*map(ctypes.byref, version))
-    key = hashlib.blake2b(source, digest_size=16)
-    key.update(repr((options, names, [part.value for part in version])).encode())
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "poise"
-    kept = folder / f"units-{key.hexdigest()}"
+    rtc, version = _cuda_utils()._get_gpu_rtc_library(), (ctypes.c_int * 2)()
+    rtc.nvrtcVersion(ctypes.byref(version, 0), ctypes.byref(version, ctypes.sizeof(ctypes.c_int)))
+    options = [f"--gpu-architecture=sm_{capability[0]}{capability[1]}", "--std=c++17"]
+    options += [f"-DWIDTH={width}", f"-DIMAGES={IMAGES[width]}"]
+    key = hashlib.blake2b(_SOURCE.read_bytes(), digest_size=16)
+    key.update(repr((options, names, *version)).encode())
+    caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', tempfile.gettempdir())}/.cache"
+    kept = Path(caches, "poise", f"units-{key.hexdigest()}")
     with suppress(OSError):
         symbols, _, binary = kept.read_bytes().partition(b"\n")
         return binary, symbols.decode().split()
-    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    binary, found = _compile(rtc, options, names)
+    with suppress(OSError):  # it is only compiled again
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
+            file.write(" ".join(found).encode() + b"\n" + binary)
+        Path(file.name).replace(kept)
+    return binary, found
+
+
+def _compile(rtc: Any, options: Sequence[str], names: Sequence[str]) -> tuple[bytes, list[str]]:  # noqa: ANN401
+    program, size, symbol = ctypes.c_void_p(), ctypes.c_size_t(), ctypes.c_char_p()
+    source, found = _SOURCE.read_bytes(), list[str]()
     rtc.nvrtcCreateProgram(ctypes.byref(program), source, _SOURCE.name.encode(), 0, None, None)
     for name in names:
         rtc.nvrtcAddNameExpression(program, name.encode())
@@ -133,18 +154,13 @@ def _compiled(width: int, names: Sequence[str], capability: tuple[int, int]) -> 
         rtc.nvrtcGetProgramLog(program, text)
         raise RuntimeError(f"{_SOURCE.name} does not compile: {text.value.decode()}")
     rtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
-    code, lowered, found = ctypes.create_string_buffer(size.value), ctypes.c_char_p(), list[str]()
-    rtc.nvrtcGetCUBIN(program, code)
+    binary = ctypes.create_string_buffer(size.value)
+    rtc.nvrtcGetCUBIN(program, binary)
     for name in names:
-        rtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(lowered))
-        found.append((lowered.value or b"").decode())
+        rtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(symbol))
+        found.append((symbol.value or b"").decode())
     rtc.nvrtcDestroyProgram(ctypes.byref(program))
-    with suppress(OSError):  # it is only compiled again
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-            file.write(" ".join(found).encode() + b"\n" + code.raw)
-        Path(file.name).replace(kept)
-    return code.raw, found
+    return binary.raw, found
 
 
 @cache
@@ -213,15 +229,15 @@ class _Level(torch.autograd.Function):
         x, last, raw, joined, back, affine, stats = context.saved_tensors
         kernels, count, relus, begun = context.kernels, context.count, context.relus, context.begun
         batch, width = x.shape[:2]
-        parts, turns = -(-batch // kernels.images), TURNS[width]
-        weight_parts, size = -(-parts // turns), 9 * width * width
+        parts, turns = -(-batch // kernels.images), TURNS.get(width, 0)
+        weight_parts, size = -(-parts // max(turns, 1)), 9 * width * width
         full = partial(torch.empty, dtype=torch.float32, device=x.device)
         products, to_weights = full(count - begun, weight_parts, size), full(count - begun, width, 3, 3, width)
-        to_affine, to_raw = full(count, 2, width), torch.empty_like(raw)
+        to_affine, to_raw = full(count, 2, width), torch.empty_like(raw) if turns else None
         given, sums = torch.empty_like(x), full(2, parts, width)  # behind a unit, where a ReLU let it pass
         gradient = gradient.to(x.dtype).contiguous(memory_format=torch.channels_last)
         known: tuple[Value, ...] = (gradient, None, last, None, raw[-1], None, None, None, None, stats[-1], affine[-1])
-        left: tuple[Value, ...] = (given, sums, None, None, int(relus[-1]), batch)
+        left: tuple[Value, ...] = (given, sums, None, None, None, int(relus[-1]), batch)
         kernels(f"unit_backward<{_BEGIN}>", (parts, 1, 1), *known, *left)
         raws, ends = [x if begun else raw[0], *raw[1:]], [x, *joined]
         beside = None  # what goes past the block to its input
@@ -243,12 +259,14 @@ class _Level(torch.autograd.Function):
                 affine[unit],
                 *lower[1:],
             )
-            kept = passed if mode == _LAST else to_raw[unit]
-            left = (passed, sums_below, to_affine[unit], kept, int(relus[unit // 2 - 1]), batch)
+            kept = passed if mode == _LAST else None if to_raw is None else to_raw[unit]
+            relu = int(relus[unit // 2 - 1])
+            left = (passed, sums_below, to_affine[unit], kept, products[unit - begun], relu, batch)
             kernels(f"unit_backward<{mode}>", (parts, 1, 1), *known, *left)
             beside, given, sums = (beside if mode == _LAST else given), passed, sums_below
-        taken = (to_raw, raw, x, joined, stats, affine, products, int(begun), turns, batch)
-        kernels("unit_weights", (weight_parts, kernels.rounds, count - begun), *taken)
+        if to_raw is not None:
+            taken = (to_raw, raw, x, joined, stats, affine, products, int(begun), turns, batch)
+            kernels("unit_weights", (weight_parts, kernels.rounds, count - begun), *taken)
         kernels("add_weights", (size // 32, count - begun, 1), products, to_weights, weight_parts)
         found = *to_weights.permute(0, 1, 4, 2, 3), *to_affine[:, 0], *to_affine[:, 1]
         return given, beside if begun else None, None, None, *found
@@ -276,14 +294,18 @@ def train_level(
     return found
 
 
-def infer_level(x: Tensor, convs: Sequence[nn.Conv2d], relus: Sequence[bool]) -> Tensor:
-    """Blocks of two convolutions whose norms are folded into their biases, all in bf16; without gradients."""
-    batch, width = x.shape[:2]
-    x = x.contiguous(memory_format=torch.channels_last)
+def infer_level(x: Tensor, convs: Sequence[nn.Conv2d], relus: Sequence[bool]) -> Tensor | None:
+    """Blocks of two convolutions whose norms are folded into their biases, all in bf16; without gradients.
+
+    None if this device cannot compute it in one kernel.
+    """
+    kernels = _kernels(x.shape[1], x.device)
+    if not kernels.infers:
+        return None
+    batch, x = x.shape[0], x.contiguous(memory_format=torch.channels_last)
     y, mask = torch.empty_like(x), sum(relu << block for block, relu in enumerate(relus))
+    weights, biases = [conv.weight for conv in convs], [conv.bias for conv in convs if conv.bias is not None]
     with torch.cuda.device(x.device):
-        kernels = _kernels(width, x.device)
-        weights, biases = [conv.weight for conv in convs], [conv.bias for conv in convs if conv.bias is not None]
         ahead, _, vectors = _pack(kernels, weights, biases, (), back=False)
         grid = -(-batch // kernels.images), 1, 1
         kernels("frozen_level", grid, x, y, ahead, vectors, len(relus), mask, batch)
