@@ -45,7 +45,8 @@ __device__ __forceinline__ u32 pack(float a, float b) {
 __device__ __forceinline__ void matrix(u32 (&r)[4], const u16* p) { MATRIX(""); }
 __device__ __forceinline__ void matrix_turned(u32 (&r)[4], const u16* p) { MATRIX(".trans"); }
 __device__ __forceinline__ void multiply(float (&c)[4], const u32 (&a)[4], u32 b0, u32 b1) {
-  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+               "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -142,18 +143,16 @@ template <int MT, class P, class F> __device__ __forceinline__ void convolve(
   }
 }
 
-// A warp's fragment of 16 pixels x 16 channels as one vector for each lane: pixel lane / 2, the lower or upper channels.
+// A warp's fragment of 16 pixels x 16 channels as one vector for each lane: of pixel lane / 2, the first or last channels.
 __device__ __forceinline__ void turn(float* stage, const float (&acc)[2][4], float (&out)[8]) {
   const int lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < 8; i += 2) {  // 20 floats a row: no two lanes of a quarter warp meet in a bank
-    float* to = stage + (lane / 4 + i % 4 / 2 * 8) * 20 + i / 4 * 8 + lane % 4 * 2;
-    *(float2*)to = make_float2(acc[i / 4][i % 4], acc[i / 4][i % 4 + 1]);
+  EACH(i, 4) {  // 20 floats a row: no two lanes of a quarter warp meet in a bank
+    float* to = stage + (lane / 4 + i % 2 * 8) * 20 + i / 2 * 8 + lane % 4 * 2;
+    *(float2*)to = make_float2(acc[i / 2][i % 2 * 2], acc[i / 2][i % 2 * 2 + 1]);
   }
   WARP;
   const float* from = stage + lane / 2 * 20 + lane % 2 * 8;
-#pragma unroll
-  for (int i = 0; i < 8; i += 4) *(float4*)(out + i) = *(const float4*)(from + i);
+  EACH(i, 2) *(float4*)(out + i * 4) = *(const float4*)(from + i * 4);
   WARP;
 }
 
@@ -208,13 +207,13 @@ struct Scratch {
   __device__ Scratch(void* behind) : stage((float*)behind), sums(stage + 8 * STAGE), factors(sums + 512 + 2 * C) {}
 };
 
-// Forward --------------------------------------------------------------------------------------------------------------
+// Forward -------------------------------------------------------------------------------------------------------------
 
-// Weights of all units, float or bf16, [out, tap, in], as the fragments of matrix instructions, [tap, k / 16, n / 8, lane]:
-// for the convolution, and for its gradient by the input. Two vectors of each unit (scale and shift of a norm, or the
-// bias of a folded one) lie one after the other.
-template <class T> __global__ void pack_weights(Table weights, Table ones, Table others, uint2* ahead, uint2* back,
-                                                float* vectors) {
+// Weights of all units, float or bf16, [out, tap, in], as the fragments of matrix instructions, [tap, k / 16, n / 8,
+// lane]: for the convolution, and for its gradient by the input. Two vectors of each unit (scale and shift of a norm, or
+// the bias of a folded one) lie one after the other.
+template <class T> __global__ void pack_weights(
+    Table weights, Table ones, Table others, uint2* ahead, uint2* back, float* vectors) {
   const int unit = blockIdx.x, tap = blockIdx.y;
   const T *from = (const T*)weights.at[unit], *one = (const T*)ones.at[unit], *other = (const T*)others.at[unit];
   if (tap == 0 && threadIdx.x < C) {
@@ -241,9 +240,9 @@ template <class T> __global__ void pack_weights(Table weights, Table ones, Table
 enum { PLAIN, NORM, JOIN, END, START };
 template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
     const uint4* __restrict__ x, const uint4* __restrict__ shortcut, uint4* y, uint4* c,
-    const uint2* __restrict__ weights, const float* __restrict__ sums_in, const float* __restrict__ affine, float* stats,
-    float* running_mean, float* running_variance, const float* __restrict__ centre, float* sums_out, float eps,
-    float momentum, int relu, int batch) {
+    const uint2* __restrict__ weights, const float* __restrict__ sums_in, const float* __restrict__ affine,
+    float* stats, float* running_mean, float* running_variance, const float* __restrict__ centre, float* sums_out,
+    float eps, float momentum, int relu, int batch) {
   SHARED;
   u16* tile = (u16*)shared;
   const Scratch own(tile + N * BORDERED);
@@ -326,7 +325,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_forward(
   }
 }
 
-// Backward -------------------------------------------------------------------------------------------------------------
+// Backward ------------------------------------------------------------------------------------------------------------
 
 // Add products of input and gradient to a warp's 16 x 16 channels, of all taps.
 __device__ __forceinline__ void add_products(const u16* tile, const u16* input, int round, float (&acc)[9][2][4]) {
@@ -363,8 +362,8 @@ __device__ __forceinline__ void leave_products(const float (&acc)[9][2][4], int 
   }
 }
 
-// g is the gradient of the norm's output, where a ReLU let it pass, with its sums. Leaves that of the unit before, g_out,
-// with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
+// g is the gradient of the norm's output, where a ReLU let it pass, with its sums. Leaves that of the unit before,
+// g_out, with sums, and the gradients of this norm's scales. What the convolution's input was says the mode:
 // HIDDEN: relu(norm(lower)). JOINED: `before`, which has a gradient, `extra`, as a shortcut too; there was a ReLU if
 // `relu`. FIRST: the same, and there is no unit before. BEGIN: no convolution either: g is the gradient of `before`.
 // LAST: nothing more is wanted than to_raw, the gradient of c. Elsewhere it is kept for unit_weights, unless TOGETHER.
@@ -386,9 +385,9 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
   }
   if constexpr (MODE != BEGIN) {
     uint4 vg[HALF], vc[HALF], vb[HALF];
-    auto load = [&](int begin) {
+    auto load = [&](int half) {
       EACH(i, HALF) {
-        const long at = base + safe((begin + i) * 256 + tid, limit);
+        const long at = base + safe((half * HALF + i) * 256 + tid, limit);
         vg[i] = g[at];
         vc[i] = c[at];
         if (MODE != LAST) vb[i] = before[at];
@@ -416,10 +415,9 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
       }
     }
     BLOCK;
-#pragma unroll
-    for (int begin = 0; begin < OWN; begin += HALF) {
+    EACH(half, OWN / HALF) {
       EACH(i, HALF) {
-        const int at = (begin + i) * 256 + tid;
+        const int at = (half * HALF + i) * 256 + tid;
         const float* k = own.factors + at % VECTORS * 8;
         float f[8], h[8];
         spread(vg[i], f);
@@ -431,7 +429,7 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
         *(uint4*)(tile + CENTRE + corner(at / VECTORS) + at % VECTORS * 8) = rounded;
         *(uint4*)(input + inner(at / VECTORS, at % VECTORS)) = MODE == HIDDEN ? activated(vb[i], k + 3 * C) : vb[i];
       }
-      if (begin + HALF < OWN) load(begin + HALF);
+      if ((half + 1) * HALF < OWN) load(half + 1);
     }
   }
   if (MODE == LAST) return;
@@ -493,8 +491,8 @@ template <int MODE> __global__ __launch_bounds__(256, 2) void unit_backward(
 // and `joined` are the gradients of raw outputs, these, and the outputs of the blocks. If `first`, x is raw output 0.
 __global__ __launch_bounds__(256, 2) void unit_weights(
     const uint4* __restrict__ to_raw, const uint4* __restrict__ raw, const uint4* __restrict__ x,
-    const uint4* __restrict__ joined, const float* __restrict__ stats, const float* __restrict__ affine, float* products,
-    int first, int turns, int batch) {
+    const uint4* __restrict__ joined, const float* __restrict__ stats, const float* __restrict__ affine,
+    float* products, int first, int turns, int batch) {
   SHARED;
   u16 *tile = (u16*)shared, *input = tile + N * BORDERED;
   float* factors = (float*)(input + N * PIXELS * C);
@@ -550,12 +548,13 @@ __global__ __launch_bounds__(256) void add_weights(const float* __restrict__ sum
   }
 }
 
-// Inference --------------------------------------------------------------------------------------------------------------
+// Inference -----------------------------------------------------------------------------------------------------------
 
-// Blocks of two convolutions with biases: images stay in shared memory from the first to the last. Bit b of `relus` says
-// whether block b ends with a ReLU.
-__global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x, uint4* y, const uint2* __restrict__ weights,
-                                                    const float* __restrict__ biases, int blocks, u32 relus, int batch) {
+// Blocks of two convolutions with biases: images stay in shared memory from the first to the last. Bit b of `relus`
+// says whether block b ends with a ReLU.
+__global__ __launch_bounds__(256) void frozen_level(
+    const uint4* __restrict__ x, uint4* y, const uint2* __restrict__ weights, const float* __restrict__ biases,
+    int blocks, u32 relus, int batch) {
   SHARED;
   u16 *outer = (u16*)shared, *hidden = outer + N * BORDERED;
   const int tid = threadIdx.x, lane = tid % 32, limit = known(blockIdx.x, batch);
@@ -572,12 +571,12 @@ __global__ __launch_bounds__(256) void frozen_level(const uint4* __restrict__ x,
     u16* to = adds ? outer : hidden;
     const float* bias = biases + layer * 2 * C;
     const uint2* own = weights + layer * (9 * C * C / 4);
-    convolve<MOST_TILES>(adds ? hidden : outer, own, [](int, int) {}, [&](int, int t, int group, const float (&acc)[2][4]) {
-#pragma unroll
-      for (int i = 0; i < 8; i += 2) {
-        const int channel = group * 16 + i / 4 * 8 + lane % 4 * 2;
-        u32* there = (u32*)(to + CENTRE + corner(t * 16 + lane / 4 + i % 4 / 2 * 8) + channel);
-        float a = acc[i / 4][i % 4] + bias[channel], b = acc[i / 4][i % 4 + 1] + bias[channel + 1];
+    auto nothing = [](int, int) {};
+    convolve<MOST_TILES>(adds ? hidden : outer, own, nothing, [&](int, int t, int group, const float (&acc)[2][4]) {
+      EACH(i, 4) {
+        const int channel = group * 16 + i / 2 * 8 + lane % 4 * 2;
+        u32* there = (u32*)(to + CENTRE + corner(t * 16 + lane / 4 + i % 2 * 8) + channel);
+        float a = acc[i / 2][i % 2 * 2] + bias[channel], b = acc[i / 2][i % 2 * 2 + 1] + bias[channel + 1];
         if (adds) {
           a += low(*there);
           b += high(*there);

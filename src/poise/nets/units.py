@@ -207,18 +207,10 @@ class _Level(torch.autograd.Function):
             norm, following = norms[max(before, 0)], norms[min(unit, count - 1)]
             joins = (ends[block - 1], ends[block]) if mode in (_JOIN, _END) else (None, None)
             made = (None,) * 3 if mode == _END else (raw[unit], ahead[unit], sums[unit])
-            moved = norm.running_mean, norm.running_var, following.running_mean
-            known = (
-                raws[before] if unit else x,
-                *joins,
-                *made[:2],
-                sums[before],
-                affine[before],
-                stats[before],
-                *moved,
-            )
+            of_norm = sums[before], affine[before], stats[before], norm.running_mean, norm.running_var
+            known = (raws[before] if unit else x, *joins, *made[:2], *of_norm, following.running_mean, made[2])
             numbers = norm.eps, float(norm.momentum or 0.0), int(relus[block - 1]), batch
-            kernels(f"unit_forward<{mode}>", (parts, 1, 1), *known, made[2], *numbers)
+            kernels(f"unit_forward<{mode}>", (parts, 1, 1), *known, *numbers)
         context.count, context.relus, context.kernels, context.begun = count, relus, kernels, begun
         context.save_for_backward(x, last, raw, joined, back, affine, stats)
         return last
@@ -247,18 +239,8 @@ class _Level(torch.autograd.Function):
             before = raws[below] if hidden else ends[unit // 2]
             lower = (raws[below], stats[below], affine[below]) if unit else (None,) * 3
             passed, sums_below = torch.empty_like(x), full(2, parts, width)
-            known = (
-                given,
-                raws[unit],
-                before,
-                beside,
-                lower[0],
-                back[unit],
-                sums,
-                stats[unit],
-                affine[unit],
-                *lower[1:],
-            )
+            here, own = (given, raws[unit], before, beside), (sums, stats[unit], affine[unit])
+            known = (*here, lower[0], back[unit], *own, *lower[1:])
             kept = passed if mode == _LAST else None if to_raw is None else to_raw[unit]
             relu = int(relus[unit // 2 - 1])
             left = (passed, sums_below, to_affine[unit], kept, products[unit - begun], relu, batch)
