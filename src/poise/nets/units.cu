@@ -143,7 +143,7 @@ template <int MT, class P, class F> __device__ __forceinline__ void convolve(
   }
 }
 
-// A warp's fragment of 16 pixels x 16 channels as one vector for each lane: of pixel lane / 2, the first or last channels.
+// A warp's fragment of 16 pixels x 16 channels as one vector for each lane: of pixel lane / 2, the first or last 8.
 __device__ __forceinline__ void turn(float* stage, const float (&acc)[2][4], float (&out)[8]) {
   const int lane = threadIdx.x % 32;
   EACH(i, 4) {  // 20 floats a row: no two lanes of a quarter warp meet in a bank
@@ -210,8 +210,8 @@ struct Scratch {
 // Forward -------------------------------------------------------------------------------------------------------------
 
 // Weights of all units, float or bf16, [out, tap, in], as the fragments of matrix instructions, [tap, k / 16, n / 8,
-// lane]: for the convolution, and for its gradient by the input. Two vectors of each unit (scale and shift of a norm, or
-// the bias of a folded one) lie one after the other.
+// lane]: for the convolution, and for its gradient by the input. Two vectors of each unit (scale and shift of a norm,
+// or the bias of a folded one) lie one after the other.
 template <class T> __global__ void pack_weights(
     Table weights, Table ones, Table others, uint2* ahead, uint2* back, float* vectors) {
   const int unit = blockIdx.x, tap = blockIdx.y;
