@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from itertools import starmap
@@ -113,6 +114,9 @@ class Step:
         self.weigh(action, labels)
         self.names: tuple[str, ...] = ()  # of the values that a step returns; known after the first step
         self._reduction = Reduction(context.backend.world)
+        self._aside: torch.cuda.Stream | None = None  # where the teacher's short kernels run beside the student's
+        if teacher is not None and context.backend.device.type == "cuda":
+            self._aside = torch.cuda.Stream(context.backend.device)  # type: ignore[no-untyped-call]
 
     def weigh(self, action: Action, labels: Tensor) -> None:
         """Set the weights of the terms to this action's, in place: a captured step uses them from then on.
@@ -130,10 +134,10 @@ class Step:
         `weight` in the sum.
         """
         images = self.context.preprocessing.training(pixels, draws).contiguous(memory_format=torch.channels_last)
-        with self.context.backend.autocast:
-            student = self.model(images)
-            with torch.no_grad():
+        with self.context.backend.autocast, self._beside_each_other():
+            with torch.no_grad(), torch.cuda.stream(self._aside):
                 teacher = self.teacher(images) if self.teacher is not None else None
+            student = self.model(images)
         total, terms = weighted_loss(self.objective, student, teacher, labels, batch_labels)
         if not self.names:
             check_loss(self.objective, terms, total)
@@ -147,6 +151,17 @@ class Step:
         self.optimiser.step()
         self.names = ("loss", *terms)
         return values
+
+    @contextmanager
+    def _beside_each_other(self) -> Iterator[None]:
+        """Let the stream of the teacher begin when the images are there, and wait for it in the end."""
+        if self._aside is None:
+            yield
+            return
+        main = torch.cuda.current_stream(self._aside.device)
+        self._aside.wait_stream(main)
+        yield
+        main.wait_stream(self._aside)
 
 
 @dataclass
