@@ -100,17 +100,11 @@ class Damaged(RunFailed):
     """A file that poise wrote is not as it was written."""
 
 
-class Malformed(Damaged):
-    """Contents that poise does not write, whatever their checksum says; the text continues the name of the file."""
-
-
 @contextmanager
 def reading(path: Path, todo: str = "restore it from a copy") -> Iterator[None]:
     """Around what is made of the contents of a file: whatever goes wrong there is said of that file."""
     try:
         yield
-    except Malformed as error:
-        raise Damaged(f"{path} {error}; {todo}") from error
     except (PoiseError, OSError):
         raise
     except Exception as error:

@@ -245,10 +245,8 @@ def refuse_unreadable(path: Path) -> None:
     try:
         with path.open("rb") as file:
             file.read(1)
-    except PermissionError as error:
-        raise UserError(f"{path} may not be read by you ({error.strerror}); change its permissions") from error
     except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror}); check the disk that it is on") from error
+        raise UserError(f"{path} cannot be read ({error.strerror})") from error
 
 
 def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from poise.data.sources.layout import UNREADABLE
 from poise.data.stores import free_memory
-from poise.errors import BadImages, Malformed, UnreadFile, UserError
+from poise.errors import BadImages, UnreadFile, UserError
 
 #: What an image file may be, whatever its name says. Pillow knows more, and starts another program for some (EPS).
 FORMATS: Final = ("JPEG", "PNG", "GIF", "BMP", "PPM", "TIFF", "WEBP", "JPEG2000", "AVIF")
@@ -296,9 +296,9 @@ def decompress(files: Tensor, lengths: Tensor, shape: tuple[int, int, int]) -> T
         for place, data in enumerate(torch.split(files, lengths.tolist())):
             with Image.open(BytesIO(data.numpy().tobytes()), formats=["WEBP"]) as image:
                 if image.size != (width, height):
-                    raise Malformed("is not as poise writes it: its kept images have another size")
+                    raise ValueError("its kept images have another size")
                 colours = torch.from_numpy(np.array(image.convert("RGB")))
             found[place] = colours.permute(2, 0, 1)[:channels]
     except (OSError, RuntimeError) as error:
-        raise Malformed("is not as poise writes it: its kept images cannot be read") from error
+        raise ValueError("its kept images cannot be read") from error
     return found

@@ -29,11 +29,11 @@ from poise import __version__, store
 from poise.actions import Action
 from poise.data import Augmentation, FlatStore, ImageSet, Memory, PixelStore, Preprocessing, in_a_row
 from poise.data.decode import compress, decompress
-from poise.errors import Malformed, PoiseError, UserError, first_line, not_learned, reading
+from poise.errors import PoiseError, UserError, first_line, not_learned, reading
 from poise.learner.networks import SavedModel, Shape, architecture, expands, restore_model
 from poise.learner.settings import Settings
-from poise.nets import Model, NetInfo, net_info
-from poise.nets.adapt import adapted_again, is_named, set_info
+from poise.nets import Model, NetInfo
+from poise.nets.adapt import adapted_again, is_named, restore_info
 from poise.settings import own_error
 from poise.training.evaluate import NCM_TEMPERATURE
 from poise.tuning.classifier import first_classifier
@@ -165,13 +165,13 @@ class LearnerState(BaseModel, frozen=True):
 
     @classmethod
     def described(cls, meta: Mapping[str, Any]) -> Self:
-        """The plain values of a file, checked; what is in tensors is missing."""
+        """The plain values of a file, checked; what is in tensors is missing. Others are a `ValueError`."""
         try:
             found = cls(**{**meta, "knowledge": meta})
         except (PoiseError, ValidationError) as error:
-            raise Malformed(f"is not as poise writes it ({first_line(own_error(error) or error)})") from error
+            raise ValueError(first_line(own_error(error) or error)) from error
         if lacking := found.as_json().keys() - meta.keys() - {"temperatures"}:  # else a default would stand for it
-            raise Malformed(f"is not as poise writes it (it lacks {min(lacking)})")
+            raise ValueError(f"it lacks {min(lacking)}")
         return found
 
     def as_json(self) -> dict[str, Any]:
@@ -257,10 +257,7 @@ class LearnerState(BaseModel, frozen=True):
         net: nn.Module | None = None,
         lookup: Lookup | None = None,
     ) -> LearnerState:
-        """The state that `tensors` described; `lookup` turns origins into pixels where images were left out.
-
-        Plain values that no learner was saved with are refused (`Malformed`).
-        """
+        """The state that `tensors` described; `lookup` turns origins into pixels where images were left out."""
         saved = cls.described(meta)
         if saved.own_net and net is None:
             raise UserError("this learner was trained with a net of your own; pass it again: Learner.load(path, net=…)")
@@ -270,10 +267,9 @@ class LearnerState(BaseModel, frozen=True):
             raise UserError(f"this learner was trained with {named}, not with a net of your own; leave net out")
         net = adapted_again(net, info) if net is not None else None
         knowledge = _knowledge(saved, tensors, net, lookup)
-        for model in (knowledge.predictor, knowledge.start) if info is not None else ():
-            found = net_info(model.backbone) if model is not None else None
-            if model is not None and found is not None and info is not None:
-                set_info(model.backbone, replace(info, word=found.word, digest=found.digest))
+        for model in (knowledge.predictor, knowledge.start):
+            if model is not None and info is not None:
+                restore_info(model.backbone, info)
         pending = saved.pending
         if pending is not None:
             pending = pending.model_copy(update={"tensors": store.under("pending", tensors)})
@@ -340,7 +336,7 @@ def _stored_images(stored: Mapping[str, Tensor], lookup: Lookup | None, shape: S
         pixels = FlatStore(pixels, in_a_row(stored["sizes"], shape[0])[0], stored["sizes"], shape)
     if pixels is None:
         if lookup is None:
-            raise Malformed("is not as poise writes it: its kept images are missing")
+            raise ValueError("its kept images are missing")
         pixels = lookup(stored["origins"])
     return ImageSet(pixels, stored["labels"], stored["origins"])
 

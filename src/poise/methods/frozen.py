@@ -271,7 +271,8 @@ class RanPAC(FrozenMethod):
         assert isinstance(model.head, RidgeHead)
         if not model.head.breadth:
             seed = torch.randint(2**62, (), generator=inputs.generator)
-            model.head.draw_projection(int(seed), breadth(model.head.width))
+            # M: twice as many as features, from 1,000 to the paper's 10,000
+            model.head.draw_projection(int(seed), min(10_000, max(1_000, 2 * model.head.width)))
         super().grow(model, inputs)
 
     def fit_head(self, model: Model, trained: TrainedPhase) -> None:
@@ -291,12 +292,3 @@ class RanPAC(FrozenMethod):
         if not len(head.gram):
             return None
         return SCALE * head.left_out(features, labels, action.ridge or head.best_ridge())
-
-
-def breadth(width: int) -> int:
-    """M, the number of random features for so many features: twice as many, from 1,000 to the paper's 10,000.
-
-    >>> [breadth(width) for width in (64, 768, 8192)]
-    [1000, 1536, 10000]
-    """
-    return min(10_000, max(1_000, 2 * width))

@@ -109,11 +109,11 @@ def net_info(backbone: nn.Module | None) -> NetInfo | None:
     return None
 
 
-def set_info(backbone: nn.Module, info: NetInfo) -> None:
-    """Let a backbone say this of itself, where it says something."""
+def restore_info(backbone: nn.Module, info: NetInfo) -> None:
+    """Let a backbone that says something of itself say what was saved; only where it came from is its own."""
     for module in backbone.modules():
-        if isinstance(getattr(module, "info", None), NetInfo):
-            module.info = info  # type: ignore[assignment]
+        if isinstance(own := getattr(module, "info", None), NetInfo):
+            module.info = replace(info, word=own.word, digest=own.digest)  # type: ignore[assignment]
             return
 
 
