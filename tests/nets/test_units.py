@@ -124,6 +124,7 @@ def plain(
 def off(found: Tensor, expected: Tensor) -> float:
     """By how much of its length the one is off the other."""
     assert bool(torch.isfinite(found).all())
+    found, expected = found.detach(), expected.detach()
     return float((found.double() - expected.double()).norm() / expected.double().norm().clamp(min=1e-30))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -121,16 +121,21 @@ def _flags(backend: Backend) -> Iterator[None]:
     conv: Any = cudnn.conv  # type: ignore[attr-defined]
     rnn: Any = cudnn.rnn
     before = (cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, rnn.fp32_precision, matmul.fp32_precision)
+    allowed = list[bool]()
+    with suppress(RuntimeError):  # the caller has set one of the two alone: torch cannot say it then
+        allowed.append(cudnn.allow_tf32)
     algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     numbers = "tf32" if backend.precision == "tf32" else "ieee"
     try:
         cudnn.benchmark, cudnn.deterministic = not backend.deterministic, backend.deterministic
-        cudnn.allow_tf32 = numbers == "tf32"  # says the same as the two of its parts, or `torch.export` fails
+        if allowed:  # must say the same as the two, or `torch.export` fails
+            cudnn.allow_tf32 = numbers == "tf32"
         conv.fp32_precision = rnn.fp32_precision = matmul.fp32_precision = numbers
         torch.use_deterministic_algorithms(backend.deterministic, warn_only=True)
         yield
     finally:
-        cudnn.allow_tf32 = before[2] == "tf32"
+        if allowed:
+            cudnn.allow_tf32 = allowed[0]
         cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, rnn.fp32_precision, matmul.fp32_precision = before
         torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
 
