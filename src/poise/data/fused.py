@@ -148,22 +148,11 @@ def shift_and_normalise(
     scale, shift = normalising
     (count, given, height, width), channels = pixels.shape, scale.numel()
     found = torch.empty(count, height, width, channels, dtype=torch.float32, device=pixels.device).permute(0, 3, 1, 2)
-    offsets, mirrored, brightness = choices
+    offsets, mirrored, brightness = (each.contiguous() for each in choices)
+    images = pixels.contiguous(), offsets, mirrored.view(torch.uint8), brightness
     with torch.cuda.device_of(found):
         _shift[(count, triton.cdiv(height * width, BLOCK))](
-            pixels.contiguous(),
-            offsets.contiguous(),
-            mirrored.contiguous().view(torch.uint8),
-            brightness.contiguous(),
-            scale,
-            shift,
-            found,
-            pad,
-            given != channels,
-            channels,
-            height,
-            width,
-            BLOCK,
+            *images, scale, shift, found, pad, given != channels, channels, height, width, BLOCK
         )
     return found
 
