@@ -61,6 +61,53 @@ class TestResume:
         assert begun == [True] * 3
 
 
+class Aside:
+    """Stands for the stream of the teacher: writes down who waits for whom."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, waits: list[str]) -> None:
+        self.waits = waits
+
+    def wait_stream(self, _: object) -> None:
+        self.waits.append("the teacher")
+
+
+class Main(Aside):
+    """Stands for the stream of the step."""
+
+    def wait_stream(self, _: object) -> None:
+        self.waits.append("the step")
+
+
+class TestTheTeachersStream:
+    @pytest.fixture
+    def waits(self, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+        found: list[str] = []
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda _: Main(found))
+        return found
+
+    @pytest.mark.parametrize("captures", [False, True])
+    def test_what_it_returned_is_its_own_again_when_the_step_has_read_it(
+        self, captures: bool, waits: list[str], make_trainer: Callable[..., Trainer], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures)
+        trainer = make_trainer()
+        trainer._begin_stage(trainer.stages[0]).step._aside = Aside(waits)  # type: ignore[assignment]
+        next(trainer.run())
+        assert waits == ["the teacher", "the step", *["the teacher"] * (not captures)]
+
+    def test_it_is_waited_for_where_the_student_fails(
+        self, waits: list[str], make_trainer: Callable[..., Trainer]
+    ) -> None:
+        trainer = make_trainer()
+        trainer._begin_stage(trainer.stages[0]).step._aside = Aside(waits)  # type: ignore[assignment]
+        trainer.model.register_forward_pre_hook(lambda _module, _inputs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            next(trainer.run())
+        assert waits == ["the teacher", "the step"]
+
+
 class TestDivergence:
     @pytest.mark.parametrize(
         ("at", "words"),

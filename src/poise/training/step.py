@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from itertools import starmap
@@ -150,6 +150,9 @@ class Step:
             nn.utils.clip_grad_value_(trained, self.stage.clamp)
         self.optimiser.step()
         self.names = ("loss", *terms)
+        if self._aside is not None and not torch.cuda.is_current_stream_capturing():
+            # What the teacher returned is free now, for that stream, which torch may have given to another lane, too.
+            self._aside.wait_stream(torch.cuda.current_stream(self._aside.device))
         return values
 
     @contextmanager
@@ -160,7 +163,12 @@ class Step:
             return
         main = torch.cuda.current_stream(self._aside.device)
         self._aside.wait_stream(main)
-        yield
+        try:
+            yield
+        except BaseException:  # memory ran out: torch cannot end a capture of which a stream is left apart
+            with suppress(RuntimeError):  # which would hide the reason
+                main.wait_stream(self._aside)
+            raise
         main.wait_stream(self._aside)
 
 
