@@ -7,6 +7,9 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
 from poise.data import usable_kernels
-from poise.nets import Branches, ScaledConv, build_backbone, resnet
+from poise.nets import Branches, ScaledConv, build_backbone, resnet, units
 from poise.nets.resnet import BatchNorm, Block, Level, _levels
 
 Relus = Sequence[bool]
@@ -185,6 +188,18 @@ class TestWhichLevels:
             usable_kernels.cache_clear()
         assert len(caplog.records) == 1
 
+    @pytest.mark.parametrize("dtype", [torch.float32, BF16], ids=str)
+    def test_norms_whose_own_values_are_in_another_format_are_left_to_the_modules(
+        self, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernels = SimpleNamespace(train_level=lambda *_: "by kernels")
+        monkeypatch.setattr(resnet, "usable_kernels", lambda *_: kernels)
+        monkeypatch.setattr(Block, "forward", lambda *_: "by modules")
+        level = Level(Block(16, 16, 1, relu=True, project=True)).to(dtype)
+        with FakeTensorMode():
+            found: Any = level(torch.empty(2, 16, 32, 32, dtype=BF16, device="cuda"))
+        assert found == ("by kernels" if dtype is torch.float32 else "by modules")
+
     def test_on_a_cpu_a_level_is_its_blocks(self) -> None:
         level = _levels("lucir", (2, 2), (16, 32))[1]
         assert isinstance(level, Level)
@@ -193,6 +208,77 @@ class TestWhichLevels:
         for block in level:
             x = block(x)
         assert torch.equal(x, y)
+
+
+class Compiler:
+    """Stands for NVRTC: what it compiles is a few bytes, other ones each time; `fails` names a call that fails."""
+
+    def __init__(self, fails: str = "") -> None:
+        self.fails, self.compiled = fails, 0
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_: int(name == self.fails)
+
+    def nvrtcCompileProgram(self, *_: object) -> int:  # noqa: N802 - its name
+        self.compiled += 1
+        return 0
+
+    def nvrtcGetCUBINSize(self, _: object, size: Any) -> int:  # noqa: N802
+        size._obj.value = 4
+        return 0
+
+    def nvrtcGetCUBIN(self, _: object, binary: Any) -> int:  # noqa: N802
+        binary.raw = bytes([0, 10, 255, self.compiled])
+        return int(self.fails == "nvrtcGetCUBIN")
+
+    def nvrtcGetLoweredName(self, _: object, name: bytes, symbol: Any) -> int:  # noqa: N802
+        symbol._obj.value = b"_" + name
+        return int(self.fails == "nvrtcGetLoweredName")
+
+
+class TestKeptBinaries:
+    @pytest.fixture(autouse=True)
+    def compiler(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+        found = Compiler()
+        self.use(found, monkeypatch)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+        return found
+
+    @staticmethod
+    def use(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(units, "_cuda_utils", lambda: SimpleNamespace(_get_gpu_rtc_library=lambda: compiler))
+
+    @staticmethod
+    def compiled(name: str = "one") -> tuple[bytes, list[str]]:
+        return units._compiled(16, [name, "two"], (9, 0))
+
+    def test_they_are_compiled_once(self, compiler: Compiler, tmp_path: Path) -> None:
+        assert [self.compiled() for _ in range(3)] == [(bytes([0, 10, 255, 1]), ["_one", "_two"])] * 3
+        assert self.compiled("other") == (bytes([0, 10, 255, 2]), ["_other", "_two"])
+        assert compiler.compiled == 2
+        assert len(list((tmp_path / "caches/poise").iterdir())) == 2  # nothing else is left there
+
+    @pytest.mark.parametrize("damage", [0, 1, 20, -1, None], ids=str)
+    def test_damaged_ones_are_compiled_again(self, damage: int | None, compiler: Compiler, tmp_path: Path) -> None:
+        self.compiled()
+        (kept,) = (tmp_path / "caches/poise").iterdir()
+        kept.write_bytes(kept.read_bytes()[:damage] if damage is not None else kept.read_bytes() + b"more")
+        assert self.compiled() == self.compiled()
+        assert compiler.compiled == 2
+
+    def test_where_nothing_can_be_kept_they_are_compiled_each_time(self, compiler: Compiler, tmp_path: Path) -> None:
+        (tmp_path / "caches").write_bytes(b"no folder")
+        assert [self.compiled()[1] for _ in range(2)] == [["_one", "_two"]] * 2
+        assert compiler.compiled == 2
+
+    @pytest.mark.parametrize("call", ["nvrtcGetCUBIN", "nvrtcGetLoweredName"])
+    def test_what_was_compiled_in_part_is_not_kept(
+        self, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.use(Compiler(call), monkeypatch)
+        with pytest.raises(RuntimeError, match="no binary"):
+            self.compiled()
+        assert not (tmp_path / "caches").exists()
 
 
 @pytest.mark.gpu

@@ -225,7 +225,7 @@ class Level(nn.Sequential):
         """The output of its last block."""
         blocks: list[Block] = list(self)  # type: ignore[arg-type]  # of nothing else
         norms = [norm for block in blocks for norm in (block.bn1, block.bn2)]
-        if all(isinstance(norm, BatchNorm) and norm.is_fused(x) for norm in norms):
+        if all(isinstance(norm, BatchNorm) and norm.is_fused(x) and norm.weight.dtype is FULL for norm in norms):
             kernels = _unit_kernels(x, blocks)
             if kernels is not None:
                 convs, shortcut = _convs(blocks), None

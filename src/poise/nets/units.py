@@ -131,15 +131,23 @@ def _compiled(width: int, names: Sequence[str], capability: tuple[int, int]) -> 
     caches = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME', tempfile.gettempdir())}/.cache"
     kept = Path(caches, "poise", f"units-{key.hexdigest()}")
     with suppress(OSError):
-        symbols, _, binary = kept.read_bytes().partition(b"\n")
-        return binary, symbols.decode().split()
+        digest, _, content = kept.read_bytes().partition(b"\n")
+        if digest == _digest(content):  # the driver, which is told no length, would read past the end of a damaged one
+            symbols, _, binary = content.partition(b"\n")
+            return binary, symbols.decode().split()
     binary, found = _compile(rtc, options, names)
+    content = " ".join(found).encode() + b"\n" + binary
     with suppress(OSError):  # it is only compiled again
         kept.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=kept.parent, delete=False) as file:
-            file.write(" ".join(found).encode() + b"\n" + binary)
-        Path(file.name).replace(kept)
+        with tempfile.TemporaryDirectory(dir=kept.parent) as folder:
+            made = Path(folder, kept.name)
+            made.write_bytes(_digest(content) + b"\n" + content)
+            made.replace(kept)
     return binary, found
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.blake2b(content, digest_size=16).hexdigest().encode()
 
 
 def _compile(rtc: Any, options: Sequence[str], names: Sequence[str]) -> tuple[bytes, list[str]]:  # noqa: ANN401
@@ -153,12 +161,14 @@ def _compile(rtc: Any, options: Sequence[str], names: Sequence[str]) -> tuple[by
         text = ctypes.create_string_buffer(size.value)
         rtc.nvrtcGetProgramLog(program, text)
         raise RuntimeError(f"{_SOURCE.name} does not compile: {text.value.decode()}")
-    rtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
+    failed = rtc.nvrtcGetCUBINSize(program, ctypes.byref(size))
     binary = ctypes.create_string_buffer(size.value)
-    rtc.nvrtcGetCUBIN(program, binary)
+    failed = failed or rtc.nvrtcGetCUBIN(program, binary)
     for name in names:
-        rtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(symbol))
+        failed = failed or rtc.nvrtcGetLoweredName(program, name.encode(), ctypes.byref(symbol))
         found.append((symbol.value or b"").decode())
+    if failed:
+        raise RuntimeError(f"{_SOURCE.name} leaves no binary: NVRTC error {failed}")
     rtc.nvrtcDestroyProgram(ctypes.byref(program))
     return binary.raw, found
 
