@@ -6,6 +6,7 @@ import copy
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -279,6 +280,52 @@ class TestKeptBinaries:
         with pytest.raises(RuntimeError, match="no binary"):
             self.compiled()
         assert not (tmp_path / "caches").exists()
+
+
+class Driver:
+    """Stands for a GPU's driver, whose blocks of threads have at most so many bytes of shared memory."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+
+    def __getattr__(self, name: str) -> Callable[..., int]:
+        return lambda *_: 0
+
+    def cuFuncSetAttribute(self, _function: object, _which: int, shared: Any) -> int:  # noqa: N802 - its name
+        return int(shared.value > self.most)
+
+
+class TestSharedMemory:
+    """Kilobytes of a block, as GPUs since 2020 have them: 99, 163 or 227."""
+
+    @pytest.fixture
+    def load(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], units.Kernels]:
+        def load(width: int, kilobytes: int) -> units.Kernels:
+            libraries = {"_get_gpu_runtime_library": lambda: Driver(kilobytes * 1024)}
+            monkeypatch.setattr(units, "_cuda_utils", lambda: SimpleNamespace(**libraries))
+            return units.Kernels(width, torch.device("cuda", 0))
+
+        monkeypatch.setattr(units, "_compiled", lambda _width, names, _capability: (b"", names))
+        for name in ("get_device_capability", "device"):
+            monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        return load
+
+    @pytest.mark.parametrize("kilobytes", [99, 163, 227])
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_all_kernels_fit_but_one(
+        self, width: int, kilobytes: int, load: Callable[[int, int], units.Kernels], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        kernels = load(width, kilobytes)
+        assert kernels.infers is (width > 16 or kilobytes > 99)
+        monkeypatch.setattr(units, "_kernels", lambda *_: kernels)
+        if not kernels.infers:
+            assert units.infer_level(torch.empty(1, width, 1, 1), (), ()) is None
+
+    @pytest.mark.parametrize("width", WIDTHS)
+    def test_with_less_none_is_used(self, width: int, load: Callable[[int, int], units.Kernels]) -> None:
+        with pytest.raises(RuntimeError, match="CUDA error 1"):
+            load(width, 48)
 
 
 @pytest.mark.gpu
