@@ -121,7 +121,7 @@ def _shift(
     block: tl.constexpr,
 ):
     """Some new pixels of one image, all channels, which lie side by side; `repeats`: of a grey image."""
-    image = tl.program_id(0)
+    image = tl.program_id(0).to(tl.int64)  # a batch may have more values than 32 bits can count
     at = tl.program_id(1) * block + tl.arange(0, block)
     inside = at < height * width
     column = at % width
