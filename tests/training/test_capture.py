@@ -134,3 +134,21 @@ def test_capturing_leaves_no_trace(make_trainer: Callable[..., Trainer]) -> None
         runner._capture()
     trainer.context.backend.synchronise()
     assert all(torch.equal(value, kept) for value, kept in zip(tensors, before, strict=True))
+
+
+@BOTH
+def test_memory_that_runs_out_while_a_step_is_captured_harms_nothing_later(
+    make_trainer: Callable[..., Trainer],
+) -> None:
+    def fail(*_: object) -> None:
+        if torch.cuda.is_current_stream_capturing():
+            raise torch.cuda.OutOfMemoryError
+
+    trainer = make_trainer(capture=True)
+    with trainer.context.backend.active():
+        runner = trainer._begin_stage(trainer.stages[0])
+        assert isinstance(runner, CapturedRunner)
+        with trainer.model.register_forward_pre_hook(fail), pytest.raises(torch.cuda.OutOfMemoryError):
+            runner._capture()
+        torch.cuda.empty_cache()
+    assert_same(trained(make_trainer(capture=True)), trained(make_trainer(capture=False)))
