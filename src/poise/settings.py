@@ -342,7 +342,12 @@ class LearnerKeys(ScheduleKeys):
     def _short_memory(cls, value: object) -> object:
         if value == ALL_IMAGES:
             return {"rule": ALL_IMAGES}
-        return {"per_class": value} if isinstance(value, int) else value
+        if not isinstance(value, int):
+            return value
+        try:
+            return MemoryKeys(per_class=value)
+        except UserError as error:  # nobody typed that key
+            raise UserError(str(error).replace("memory.per_class=", "memory=")) from None
 
     @field_validator("tune", mode="before")
     @classmethod

@@ -421,7 +421,8 @@ def test_other_images_are_refused_with_what_to_do(interrupted: Path, lessons: Pa
         assert f"was interrupted while it learned {lessons / 'second'}, and these are other images" in refused.err
         assert "or use --restart" in refused.err
     assert poise("remove", interrupted, "cat").err == (
-        f"poise: a phase of {interrupted} was interrupted; finish it first, or discard it: --restart\n"
+        f"poise: a phase of {interrupted} was interrupted; finish it first with 'poise learn', "
+        f"or delete {interrupted}.pending\n"
     )
     assert Path("model.pending").read_bytes() == kept
     shutil.copy(lessons / "second" / "eel" / "50.png", "second/eel")
@@ -804,3 +805,4 @@ def test_a_file_is_tested_as_it_learns_asked_by_either_classifier_exported_and_r
     assert poise("remove", "model", "dog").out == "model: 2 classes\n"
     assert Learner.load("model").classes_.tolist() == ["cat", "eel"]
     assert poise("remove", "model", "dog").code == 2
+    assert poise("remove", "model", "cat").out == "model: 1 class\n"

@@ -161,7 +161,7 @@ MISTAKES = [
     ([*LEARN, "--seed", DIGITS], "--seed"),
     ([*LEARN, "--memory", "abc"], "or 'all'"),
     ([*LEARN, "--memory", "²"], "or 'all'"),
-    ([*LEARN, "--memory", "1000000001"], "1000000000"),
+    ([*LEARN, "--memory", "1000000001"], "--memory 1000000001 must be at most 1000000000"),
     ([*LEARN, "--device", "cuda:99"], "cuda:99"),
     # Names of any bytes are written out
     (["run", "data=\x1b[31mred"], "\\x1b[31mred"),

@@ -166,12 +166,13 @@ def test_what_is_left_out_of_class_folders_is_said_once(one_level: Path, caplog:
     assert not caplog.messages
     for name in ("a.HEIC", "b.heic", "notes.txt", "README", ".DS_Store"):
         (one_level / "cat" / name).write_text("something")
+    (one_level / "cat" / "v1.2").mkdir()
     expected = len(list(one_level.glob("*/*.png")))
     for _ in range(2):
         assert len(labelled_files(one_level)[0]) == expected
     (line,) = caplog.messages
     assert "left out" in line
-    assert "(2 .heic, 1 no ending, 1 .txt); HEIC cannot be decoded" in line
+    assert "(2 .heic, 1 no ending, 1 .txt, 1 folder); HEIC cannot be decoded" in line
 
 
 @pytest.mark.parametrize("layout", ["one_level", "divided"])

@@ -135,7 +135,9 @@ class ModelFile:
         with self._locked():
             learner = self._read("cpu")
             if self.pending.exists():
-                raise UserError(f"a phase of {self.path} was interrupted; finish it first, or discard it: --restart")
+                raise UserError(
+                    f"a phase of {self.path} was interrupted; finish it first with 'poise learn', or delete {self.pending}"
+                )
             labels = {str(label): label for label in learner.knowledge.classes}
             learner.remove([labels.get(name, name) for name in classes])
             save_state(learner.state(), self._file, memory=True)
