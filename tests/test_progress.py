@@ -29,6 +29,28 @@ def test_done_is_counted_against_the_plan_of_all_phases() -> None:
     assert (tally.done, tally.of) == (210, 210)
 
 
+def test_only_the_axes_that_a_phase_uses_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    action: dict[str, float | str] = {
+        "classifier": "fc",
+        "logit_kd": 1.0,
+        "lr": 0.1,
+        "old_rows": "trained",
+        "ridge": 0.0,
+    }
+    display = PhaseDisplay()
+    for phase, trains in ((0, True), (1, True), (1, False)):
+        event = events.ActionDecided(phase, "fixed", action, trains=trains)
+        display.event(event)
+        assert event.as_json() == events.ActionDecided(phase, "fixed", action).as_json(), "a journal has no more"
+    display.event(events.ActionDecided(1, "fixed", {**action, "ridge": 10.0}, trains=False))
+    assert capsys.readouterr().err.splitlines() == [
+        "  action: classifier=fc lr=0.1",
+        "  action: classifier=fc logit_kd=1 lr=0.1 old_rows=trained",
+        "  action: classifier=fc logit_kd=1 old_rows=trained",
+        "  action: classifier=fc logit_kd=1 old_rows=trained ridge=10",
+    ]
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_bar_stays_visible(width: int) -> None:
     console = Console(file=io.StringIO(), force_terminal=True, width=width, color_system=None)

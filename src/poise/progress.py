@@ -190,10 +190,7 @@ def _describe(event: Event, phases: int | None) -> tuple[str, str]:
             images = f"{event.new_images} images{kept}"
             line = f"phase {event.phase}{known}: {new} ({event.classes} in all), {images}"
         case events.ActionDecided():
-            # In the first phase nothing is distilled, and there are no old classes.
-            old = {name for name in event.action if is_weight(name) or name in ("old_rows", "balance")}
-            told = {name: value for name, value in event.action.items() if event.phase or name not in old}
-            line = f"  action: {Action(**told)}"
+            line = f"  action: {Action(**_in_use(event))}"
         case Progress():
             words = event.detail
         case events.TrialDone():
@@ -203,3 +200,15 @@ def _describe(event: Event, phases: int | None) -> tuple[str, str]:
         case events.EpochDone():
             words = f"{event.stage} epoch {event.epoch}/{event.epochs}, loss {event.loss:.4f}"
     return line, words
+
+
+def _in_use(event: events.ActionDecided) -> dict[str, float | str]:
+    """The axes of an action that its phase uses."""
+    found = dict(event.action)
+    if not event.phase:  # nothing is distilled, and there are no old classes
+        found = {name: found[name] for name in found if not is_weight(name) and name not in ("old_rows", "balance")}
+    if not event.trains:
+        found.pop("lr", None)
+    if not found.get("ridge"):  # held-out images choose it
+        found.pop("ridge", None)
+    return found

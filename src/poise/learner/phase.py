@@ -85,9 +85,8 @@ class Phase:
             if action.classifier == AUTO:
                 yield from judge_before(self.task, action)
             self.task.release()
-            decided = self._decision_event(choice)
             self.trainer = self.make_trainer(action)
-            yield decided
+            yield self._decision_event(choice, trains=self.trainer.planned > 0)
         else:
             assert pending is not None
             self.trainer = self.make_trainer(action)
@@ -217,15 +216,14 @@ class Phase:
 
         return Trials(inputs, executor=self.runtime.executor, witness=witness_whole if witness is not None else None)
 
-    def _decision_event(self, choice: Choice) -> ActionDecided:
+    def _decision_event(self, choice: Choice, *, trains: bool) -> ActionDecided:
         phase, action = self.arrival.phase, dict(choice.action)
         if phase == 0 or self.arrival.action is not None:
-            return ActionDecided(phase, "given" if phase else "none", action)
+            return ActionDecided(phase, "given" if phase else "none", action, trains=trains)
         rewards = decided_rewards((*self.task.past, *self.task.history)) if self.settings.kind.tunes else {}
         reward = rewards.pop(phase, None)
-        return ActionDecided(
-            phase, self.settings.policy, action, choice.distribution, reward, past_reward=sum(rewards.values())
-        )
+        past = sum(rewards.values())
+        return ActionDecided(phase, self.settings.policy, action, choice.distribution, reward, past, trains)
 
     # CIL training -----------------------------------------------------------------------------------------------
 

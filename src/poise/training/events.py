@@ -97,6 +97,7 @@ class ActionDecided(Event):
 
     `reward` is the local reward of the action, if it was tried; `past_reward`, the sum of those of earlier phases,
     is Part I of the paper's cumulative reward: a constant, recorded and left out of every update.
+    `trains` is false where no step follows, so that no learning rate counts.
     """
 
     kind = "action"
@@ -106,6 +107,13 @@ class ActionDecided(Event):
     distribution: Sequence[float] | None = None
     reward: float | None = None
     past_reward: float = 0.0
+    trains: bool = True
+
+    def as_json(self) -> dict[str, Any]:
+        """The event as one JSON object, without `trains`: there the epochs that follow say so."""
+        written = super().as_json()
+        del written["trains"]
+        return written
 
 
 @dataclass(frozen=True)
