@@ -184,6 +184,20 @@ def test_a_bad_place_is_refused_before_anything_is_decoded(folder: Path, tmp_pat
     assert (tmp_path / "there.pack").read_bytes() == b"mine"
 
 
+def test_a_pack_that_is_finished_is_left_as_it_is_and_another_one_refused(folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "some.pack"
+    make(folder, out)
+    before = contents(out)
+    for size, square in ((12, True), (16, False)):
+        with pytest.raises(UserError, match="is there already; give another name"):
+            list(Packing(folder, out, size=size, square=square).run())
+    assert list(Packing(folder, out, size=12).run()) == []
+    picture(99).save(folder / "train" / "ant" / "1.png")
+    with pytest.raises(UserError, match="is there already; give another name"):
+        list(Packing(folder, out, size=12).run())
+    assert contents(out) == before
+
+
 def test_a_second_process_that_packs_is_refused(folder: Path, tmp_path: Path) -> None:
     with (
         locked(tmp_path / "some.pack.lock", ""),

@@ -14,7 +14,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from poise.data.decode import map_ahead, scale_for_pack
-from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Block, map_file, write_end
+from poise.data.packs import DIGEST, FORMAT, TEST, TRAIN, Block, Pack, map_file, write_end
 from poise.data.sources.layout import INDEX, PACK, Layout, is_pack, scan
 from poise.data.sources.registry import COLLECTIONS
 from poise.errors import UnreadFile, UserError, check_whole, suggestion
@@ -90,7 +90,7 @@ class Packing:
         if not self.out.absolute().parent.is_dir():
             raise UserError(f"the folder {self.out.absolute().parent} does not exist; make it first")
         taken = UserError(f"{self.out} is there already; give another name, or remove it first")
-        if self.out.exists():
+        if self.out.exists() and not is_pack(self.out):
             raise taken
         if is_pack(self.folder):
             raise UserError(f"{self.folder} is a pack already; give the folder of images that it was made of")
@@ -102,20 +102,31 @@ class Packing:
             log.warning("%s no test images; exams do not ask for %s", which, "it" if len(names) == 1 else "them")
         lock = self.out.with_name(f"{self.out.name}.lock")
         with locked(lock, f"is packing {self.out}; wait for it", passing=True):
-            if self.out.exists():  # finished by another process meanwhile: many files take long to list
-                raise taken
+            tasks = self._tasks(layout)
+            if self.out.exists():
+                if not self._is_made(tasks):
+                    raise taken
+                return
             try:
-                yield from self._pack(layout)
+                yield from self._pack(layout, tasks)
             except OSError as error:
                 error.filename = error.filename or str(self.out)  # a full disk does not say where
                 raise
 
-    def _pack(self, layout: Layout) -> Generator[Packed, None, None]:
-        tasks = {
+    def _tasks(self, layout: Layout) -> dict[Block, Sequence[Path]]:
+        return {
             Block.begun(part, name, _listing_of(name, files)): files
             for part, found in ((TRAIN, layout.train), (TEST, layout.test or {}))
             for name, files in sorted(found.items())
         }
+
+    def _is_made(self, tasks: Iterable[Block]) -> bool:
+        """Whether the pack that is there is the one that would be made."""
+        made = Pack.open(self.out)
+        as_asked = (made.size, made.square) == (self.size, self.square) and (self.skip_bad or not made.skipped)
+        return as_asked and _listings(made.blocks) == _listings(tasks)
+
+    def _pack(self, layout: Layout, tasks: Mapping[Block, Sequence[Path]]) -> Generator[Packed, None, None]:
         making = self.out.with_name(f"{self.out.name}.partial")
         making.mkdir(exist_ok=True)
         head = {"format": FORMAT, "size": self.size, "square": self.square, "channels": 3}
@@ -164,7 +175,7 @@ class Packing:
                 f"{making} was begun by another command (other {changed}); give the same, use another --out, or remove "
                 "that folder to begin anew"
             )
-        listings = {(block.part, block.name): block.listing for block in tasks}
+        listings = _listings(tasks)
         finished = {
             (block.part, block.name): block
             for block in map(Block.from_line, lines[1:])
@@ -207,6 +218,10 @@ def _listing_of(name: str, files: Sequence[Path]) -> str:
             found = path.stat()
             total.update(f"{os.fsencode(path.name)!r} {found.st_size} {found.st_mtime_ns}\n".encode())
     return total.hexdigest()
+
+
+def _listings(blocks: Iterable[Block]) -> dict[tuple[str, str], str]:
+    return {(block.part, block.name): block.listing for block in blocks}
 
 
 def _whole_lines(index: Path) -> Iterator[Any]:
