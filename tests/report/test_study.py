@@ -100,7 +100,9 @@ def test_methods_are_ranked_and_what_an_exam_helped_leads_nothing(write: Write, 
 
 def test_a_ranking_says_every_training_key_in_which_its_rows_differ(write: Write) -> None:
     few = {"per_class": 5, "total": None, "reserve": 0}
-    study = gather([write("lucir", LONG_AGO, epochs=20), write("icarl", method="icarl", batch=64, memory=few)])
+    paths = [write("lucir", LONG_AGO, epochs=20), write("icarl", method="icarl", batch=64, memory=few)]
+    paths.append(write("joint", method="joint", memory={"rule": "all", "reserve": 0}))  # whose label says that
+    study = gather(paths)
     (line,) = study.differences
     assert line.endswith("also differ in batch (128, 64); epochs (20, 160); memory.per_class (20, 5)")
     ((_, said),) = words(study)

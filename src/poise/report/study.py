@@ -24,6 +24,7 @@ from poise.runs.record import (
     RunRecord,
     UnreadPath,
 )
+from poise.settings import ALL_IMAGES
 
 #: The label of a row whose memory cannot be compared with a plain one without a word.
 MORE_HELD: Final = LABELS["more_after_phase_0"][0]
@@ -36,6 +37,8 @@ REPEATED: Final = "not counted"
 _SAID_ELSEWHERE: Final = (*STREAM_KEYS, "policy", "method", "data", "exam", "labels")
 #: Keys that differ between methods because they are different methods.
 _OF_A_METHOD: Final = ("method", "options", "action", "policy", *POLICY_KEYS, *STREAM_KEYS, "data", "exam", "labels")
+_MEMORY: Final = "memory."
+_RULE: Final = f"{_MEMORY}rule"
 _LONGEST: Final = 40  # characters of a list in a label
 
 #: One colour per method, readable on light and on dark pages; other methods take the colours left over.
@@ -327,9 +330,15 @@ class Study:
         found = []
         for ranking in self.rankings:
             known = [_training_keys(row.first) for row in ranking.rows]
-            if apart := _differing(known):
-                values = {key: dict.fromkeys(_short(each.get(key)) for each in known) for key in sorted(apart)}
-                words = "; ".join(f"{key} ({', '.join(each)})" for key, each in values.items())
+            kept = [keys for keys in known if keys.get(_RULE) != ALL_IMAGES]  # a label says of others what they keep
+            values = {
+                key: dict.fromkeys(_short(keys.get(key)) for keys in group)
+                for group in (known, kept)
+                for key in _differing(group)
+                if key.startswith(_MEMORY) == (group is kept)
+            }
+            if values:
+                words = "; ".join(f"{key} ({', '.join(values[key])})" for key in sorted(values))
                 found.append(f"{ranking.where}, {ranking.stream}: the ranked rows also differ in {words}")
         return found
 
