@@ -303,5 +303,5 @@ def _warn_of_few_steps(settings: Settings, own: Sequence[str], images: int, wher
     steps = len(batch_bounds(images, settings.batch)) * settings.epochs
     if own and steps < min(FEWEST_STEPS, usual):
         makes = " and ".join(own) + (" make" if len(own) > 1 else " makes")
-        few = f"{steps} training steps for {where.format(images)}"
+        few = f"{counted(steps, 'training step')} for {where.format(images)}"
         log.warning("%s only %s, or use more epochs or a smaller batch", makes, few)

@@ -135,9 +135,8 @@ class ModelFile:
         with self._locked():
             learner = self._read("cpu")
             if self.pending.exists():
-                raise UserError(
-                    f"a phase of {self.path} was interrupted; finish it first with 'poise learn', or delete {self.pending}"
-                )
+                what = f"finish it first with 'poise learn', or delete {self.pending}"
+                raise UserError(f"a phase of {self.path} was interrupted; {what}")
             labels = {str(label): label for label in learner.knowledge.classes}
             learner.remove([labels.get(name, name) for name in classes])
             save_state(learner.state(), self._file, memory=True)
