@@ -31,7 +31,7 @@ def test_actions_compare_by_value_whatever_the_order(axes: dict[str, AxisValue])
 def test_weights_settings_and_changes() -> None:
     action = Action(lr=0.2, balance="align", feature_kd=0.5, logit_kd=0)
     assert [action.weight(term) for term in ("ce", "feature_kd", "logit_kd")] == [1.0, 0.5, 0.0]
-    found = [action.setting(name) for name in ("lr", "balance", "old_rows", "epochs", "allocation")]
+    found = [getattr(action, name) for name in ("lr", "balance", "old_rows", "epochs", "allocation")]
     assert found == [0.2, "align", "trained", None, None]
     assert [is_weight(name) for name in ("lr", "classifier", "feature_kd", "margin")] == [False, False, True, True]
     assert action.replace(lr=0.05) == Action(lr=0.05, balance="align", feature_kd=0.5, logit_kd=0)

@@ -11,12 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Final, NamedTuple, cast
 
 from poise.errors import LARGEST_NUMBER, UserError, check_number, shown, suggestion
 
 AxisValue = float | str
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,16 +97,6 @@ def axis_named(name: str) -> Axis:
     return AXES.get(name) or Axis(name, kind=DISTILLATION if name not in ("auxiliary", "margin") else None)
 
 
-class _Setting(Generic[T]):
-    """A setting as an attribute of an action."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, action: Action, kind: object = None) -> T:
-        return cast("T", action.setting(self.name))
-
-
 class Action(Mapping[str, AxisValue]):
     """One choice for every axis: the weights of the named loss terms and the settings of a phase.
 
@@ -148,35 +137,38 @@ class Action(Mapping[str, AxisValue]):
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in self._axes.items()
         )
 
-    def setting(self, name: str) -> AxisValue | None:
-        """The value of a setting: as this action says, else its default; None where something else says it."""
-        return self._axes.get(name, AXES[name].default)
+    # Every setting is an attribute: as the action says, else its default; None where something else says it.
 
     #: The learning rate λ at the start of the phase.
-    lr = _Setting[float]()
+    lr: float
     #: Which classifier counts: `fc`, `ncm`, or `auto`.
-    classifier = _Setting[str]()
+    classifier: str
     #: Whether the head rows of old classes are `frozen` or `trained`.
-    old_rows = _Setting[str]()
+    old_rows: str
     #: How the head is balanced after training: `none`, `align` (weight alignment) or `finetune`.
-    balance = _Setting[str]()
+    balance: str
     #: τ: how much of the logarithm of its share of the training images is added to each class's logit.
-    adjustment = _Setting[float]()
+    adjustment: float
     #: The learning rate of the backbone as a multiple of the head's; 0 keeps it frozen in this phase.
-    backbone_rate = _Setting[float]()
+    backbone_rate: float
     #: RanPAC's κ; 0 where held-out images say it.
-    ridge = _Setting[float]()
+    ridge: float
     #: FOSTER's β₁: how far logits are aligned to the numbers of images; 0 is not at all.
-    beta1 = _Setting[float]()
+    beta1: float
     #: The length of the phase in epochs; None where the schedule says it.
-    epochs = _Setting[float | None]()
+    epochs: float | None
     #: RMM's ρ: the share of the room for new images that is given to exemplars; None where the budget says it.
-    allocation = _Setting[float | None]()
+    allocation: float | None
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - a number or a word, as the axis has
+        if name not in AXES:
+            raise AttributeError(f"an action has no setting '{name}'", name=name, obj=self)
+        return self._axes.get(name, AXES[name].default)
 
     @property
     def step_key(self) -> tuple[AxisValue | None, ...]:
         """A key: two actions with equal keys can be trained by one captured step."""
-        return tuple(self.setting(name) for name, axis in sorted(AXES.items()) if axis.changes_step)
+        return tuple(getattr(self, name) for name, axis in sorted(AXES.items()) if axis.changes_step)
 
     def weight(self, term: str) -> float:
         """The weight of a loss term, 1 where the action does not name it."""
