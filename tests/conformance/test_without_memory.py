@@ -125,7 +125,7 @@ class TestPolicies:
     def test_what_is_left_open_is_chosen_for_no_memory(self, arriving: list[ImageSet]) -> None:
         learner = Learner(memory=0, net="small", epochs=2, device="cpu")
         learner.partial_fit(arriving[0].pixels, arriving[0].labels)
-        assert (learner.settings.automatic, learner.settings.trials.environment) == ((), "lookahead")
+        assert (learner.settings.automatic, learner.settings.policy) == ((), "fixed")
         assert learner.partial_fit(arriving[1].pixels, arriving[1].labels).score(arriving[1].pixels, [2] * 18) >= 0
 
     def test_a_single_new_class_leaves_nothing_to_validate_on(

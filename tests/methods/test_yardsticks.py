@@ -57,7 +57,7 @@ class TestJoint:
             ({"memory": 0}, "trains on every image seen so far"),
             ({"memory": Budget(20, rule="rmm")}, "trains on every image seen so far"),
             ({"policy": "offline-rl"}, "policy=offline-rl continues a network, and joint starts anew"),
-            ({"trials": {"environment": "both"}}, "trials.environment=both continues a network"),
+            ({"policy": "grid", "trials": {"environment": "both"}}, "trials.environment=both continues a network"),
             ({"policy": "grid", "trials": {"horizon": 2}}, "trials.horizon=2 needs"),
         ],
     )

@@ -54,7 +54,7 @@ class Settings(LearnerKeys):
         """
         left_open = tuple(name for name in AUTOMATIC if automatic and given.get(name) is None)
         said = LearnerKeys(**{name: value for name, value in given.items() if value is not None})
-        if isinstance(given.get("trials"), TrialSettings):  # complete as they are
+        if isinstance(given.get("trials"), TrialSettings) and tuner_kind(said.policy).tunes:  # complete as they are
             return cls.of(said, left_open, trials=said.trials.whole())
         return cls.of(said, left_open)
 
@@ -67,9 +67,10 @@ class Settings(LearnerKeys):
         values["net"] = said.net if said.net is None else absolute_word(said.net)
         method, kind = make_method(said.method, said.options), tuner_kind(said.policy)
         values |= {"policy": kind.name, "policy_options": kind.resolve(said.policy_options)}
-        values["space"], trials = kind.own_space(said.space, said.tune), kind.trial_settings(said.trials)
         values["memory"] = _budget(said.memory, method)
-        values["trials"] = _possible(trials, said.trials, method, values["memory"])
+        if kind.tunes:  # else it chooses from no space, and tries nothing
+            values["space"], trials = kind.own_space(said.space, said.tune), kind.trial_settings(said.trials)
+            values["trials"] = _possible(trials, said.trials, method, values["memory"])
         settings = cls.model_construct(**values)
         settings.check()
         return settings
@@ -110,8 +111,7 @@ class Settings(LearnerKeys):
 
     def predicting(self) -> Settings:
         """The settings of a learner that only predicts: nothing is left of what decided its actions."""
-        space = self.kind.space if self.policy in tuner_names() else None
-        return self.replace(policy=UNTUNED, policy_options={}, space=space or "paper", tune=None)
+        return self.replace(policy=UNTUNED, policy_options={}, space=None, tune=None, trials=TrialSettings())
 
     @property
     def unregistered(self) -> str | None:
@@ -131,11 +131,6 @@ class Settings(LearnerKeys):
     def made_method(self) -> Method:
         """The method with its options."""
         return make_method(self.method, self.options)
-
-    @cached_property
-    def names_net(self) -> bool:
-        """Whether the network is one that poise did not make, by a word."""
-        return is_named(self.net)
 
     @property
     def choices(self) -> Mapping[str, Sequence[str]]:
@@ -213,10 +208,8 @@ class Settings(LearnerKeys):
     def remarks(self) -> list[str]:
         """Lines for the user about keys that change nothing here, and about what trials cannot judge."""
         if not self.kind.tunes:
-            nothing, method = TrialSettings(), self.made_method
-            trials = _possible(self.kind.trial_settings(nothing), nothing, method, self.memory)
-            own = {"space": self.kind.space, "tune": None, "trials": trials}
-            unused = [name for name, value in own.items() if getattr(self, name) != value]
+            keys = LearnerKeys.model_fields
+            unused = [name for name in ("space", "tune", "trials") if getattr(self, name) != keys[name].default]
             return [f"policy={self.policy} tries nothing, so it does not use {' and '.join(unused)}"] if unused else []
         lines = []
         usual = self.policy == DEFAULT_POLICY and isinstance(self.space, str) and self.tune is None
@@ -270,7 +263,7 @@ class Runtime:
 
 def is_given(settings: Settings, runtime: Runtime) -> bool:
     """Whether the network is one that poise did not make: a module, or one by name; pretrained perhaps."""
-    return runtime.net is not None or settings.names_net
+    return runtime.net is not None or is_named(settings.net)
 
 
 def _budget(given: MemoryKeys | None, method: Method) -> Budget:

@@ -57,7 +57,7 @@ class Recipe(RecipeKeys):
         return self.replace(
             choose=False,
             augmentation=self.augmentation if "augmentation" in said else "judged",
-            trials=found.trials if found.kind.tunes else self.trials,
+            trials=found.trials,
             **written,
         )
 
@@ -66,8 +66,8 @@ class Recipe(RecipeKeys):
 
         Its settings are the same, and are not resolved again; nor do the paths of data and start matter to them.
         """
-        tuned = ("policy_options", "space", "trials") if self.settings.kind.tunes else ()
-        written = {name: getattr(self.settings, name) for name in ("method", "options", "net", *tuned)}
+        brought = ("method", "options", "net", "policy_options", "space", "trials")
+        written = {name: getattr(self.settings, name) for name in brought}
         return self.model_copy(update={**written, "memory": MemoryKeys(**dict(self.settings.memory)), **paths})
 
 
