@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from poise import Budget, Learner
+from poise.data.images import ImageSet
+from poise.data.inputs import to_pixels
 from poise.learner import LearnerState
 from poise.methods import METHODS
 from poise.testing import check_resuming
@@ -156,8 +158,9 @@ def test_a_class_of_one_image_and_its_copies_has_no_reserve() -> None:
 
 def test_images_of_a_data_set_are_told_apart_by_their_origin() -> None:
     images, labels = digits(0, 1, count=4)
-    made = learner(memory=8)
-    for _ in made.fitting(np.concatenate([images, images]), labels * 2, origins=torch.arange(16)):
+    made, pixels = learner(memory=8), to_pixels(np.concatenate([images, images]))
+    twice = ImageSet(pixels, torch.tensor(labels * 2), torch.arange(16))
+    for _ in made.fitting(twice):
         pass
     assert len(made.exemplars()) == 16
 

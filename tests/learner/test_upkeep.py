@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from poise import Budget, Learner, UserError
+from poise.data.images import ImageSet
+from poise.data.inputs import to_pixels
 from poise.learner import LearnerState
 from poise.methods import METHODS
 
@@ -169,7 +171,7 @@ def means_anew(learned: Learner) -> torch.Tensor:
 def test_every_kept_image_is_listed_with_a_stable_id(tmp_path: Path) -> None:
     images, labels = digits(0, 1)
     learned = learner(memory=Budget(4, reserve=1))
-    for _ in learned.fitting(images, labels, origins=torch.arange(100, 124)):
+    for _ in learned.fitting(ImageSet(to_pixels(images), torch.tensor(labels), torch.arange(100, 124))):
         pass
     learned.save(tmp_path / "state")
     for each in (learned, Learner.load(tmp_path / "state", device="cpu")):

@@ -129,7 +129,7 @@ def test_more_images_of_known_classes(arriving: list[ImageSet], make_images: Mak
     learner = learner_of("lucir, tried")
     learn(learner, arriving[:2])
     more = make_images([0, 1, 4] * 5, seed=9, first=500)
-    list(learner.fitting(more.pixels, more.labels, known="update", origins=more.origins))
+    list(learner.fitting(more, known="update"))
     exemplars = learner.memory_.exemplars
     assert exemplars.pixels.dtype == torch.uint8
     assert exemplars.labels.bincount().tolist() == [4] * 5

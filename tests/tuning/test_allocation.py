@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from poise import Budget, Learner, UserError
 from poise.actions import Action
+from poise.data import ImageSet
 from poise.data.sources import DigitsSource
 from poise.errors import Diverged
 from poise.learner import Settings
@@ -28,16 +28,15 @@ PLAIN = Budget(per_class=5, rule="rmm", allocation=0.5, after_phase_0="plain")
 TRYING = {"policy": "grid", "space": {"allocation": [0.0, 0.9]}, "action": {"classifier": "fc"}}
 
 
-def phase(labels: list[int]) -> tuple[Tensor, Tensor, Tensor]:
-    """Pixels, labels and origins of digits."""
+def phase(labels: list[int]) -> ImageSet:
+    """The first digits of some classes."""
     images = DigitsSource().train()
     chosen = torch.cat([(images.labels == label).nonzero().flatten()[:20] for label in labels])
-    return images.pixels[chosen], images.labels[chosen], images.origins[chosen]
+    return images.select(chosen)
 
 
 def learn(learner: Learner, labels: list[int], **more: Any) -> list[Any]:
-    pixels, rows, origins = phase(labels)
-    return list(learner.fitting(pixels, rows, origins=origins, **more))
+    return list(learner.fitting(phase(labels), **more))
 
 
 def per_class(learner: Learner) -> list[int]:
@@ -135,8 +134,7 @@ def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_on
         told: dict[str, Any] = {"next_images": 40} if knows else {}
         learn(learner, [0, 1], **told)
         learn(learner, [2, 3], **told)
-        pixels, rows, origins = phase([4, 5])
-        events = learner.fitting(pixels, rows, origins=origins, **told)
+        events = learner.fitting(phase([4, 5]), **told)
         next(events)
         trained = set(learner.phase_under_way.new.origins.tolist())
         assert len(trained) < 40
@@ -148,7 +146,7 @@ def test_the_released_rule_herds_from_images_that_it_discarded_and_the_causal_on
 
 
 def test_only_the_released_rule_may_be_told_what_comes_next() -> None:
-    pixels, labels, _ = phase([0, 1])
+    pixels, labels = phase([0, 1]).pixels, phase([0, 1]).labels
     with pytest.raises(UserError, match="leave next_images out"):
         Learner(**SETTINGS).partial_fit(pixels, labels, next_images=40)
     released = Learner(**{**SETTINGS, "memory": Budget(per_class=5, rule="rmm", knows_increment=True)})

@@ -88,7 +88,6 @@ def receive(
     knowledge: Knowledge,
     *,
     known: Known = "refuse",
-    origins: Tensor | None = None,
     action: Mapping[str, AxisValue] | None = None,
     next_images: int | None = None,
 ) -> NewPhase:
@@ -113,12 +112,14 @@ def receive(
     store, plain = open_for_learner(images, settings, knowledge, labels=labels, labelled=True, held_out=False)
     digest = digest_images(store, plain)
     new = _new_classes(plain, knowledge.classes, known)
-    if origins is None:
+    if isinstance(images, ImageSet):
+        origins = images.origins.cpu()
+    else:
+        origins = torch.full((len(plain),), -1, dtype=torch.long)
         _warn_of_two_labels(store, plain, knowledge)
     classes = (*knowledge.classes, *new)
     rows = dict(zip(classes, range(len(classes)), strict=True))
-    where = torch.full((len(plain),), -1, dtype=torch.long) if origins is None else origins.cpu()
-    arrived = ImageSet(store, torch.tensor(list(map(rows.__getitem__, plain))), where)
+    arrived = ImageSet(store, torch.tensor(list(map(rows.__getitem__, plain))), origins)
     if settings.memory.total is not None:
         settings.memory.quota(len(classes))  # which refuses a total that is too small for them
     return NewPhase(
@@ -179,12 +180,16 @@ def open_for_learner(
     are learned.
     """
     side, shape = settings.image_size, knowledge.shape
-    if shape is not None:
-        decoder = Decoder(shape[1:], shape[0], knowledge.short_side)
-    else:
-        decoder = Decoder() if side is None else Decoder((side, side), short_side=side)
     given = None if labels is None else plain_labels(labels)  # a mistake in them is told before images are read
-    store, found = open_images(images, given, decoder, labelled=labelled, held_out=held_out)
+    if isinstance(images, ImageSet):  # opened already, its labels are checked
+        store, given = images.store, images.labels.tolist() if given is None else given
+        found: Any = given
+    else:
+        if shape is not None:
+            decoder = Decoder(shape[1:], shape[0], knowledge.short_side)
+        else:
+            decoder = Decoder() if side is None else Decoder((side, side), short_side=side)
+        store, found = open_images(images, given, decoder, labelled=labelled, held_out=held_out)
     if shape is not None and store.shape != shape:
         raise UserError(f"images of shape {store.shape}, but this learner was trained on {shape}")
     if not labelled:

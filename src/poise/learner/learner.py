@@ -220,19 +220,18 @@ class Learner:
         labels: Labels | None = None,
         *,
         known: Known = "refuse",
-        origins: Tensor | None = None,
         action: Mapping[str, AxisValue] | None = None,
         next_images: int | None = None,
         reward: Reward | None = None,
     ) -> Generator[Event, None, None]:
         """Learn one phase as a generator of events; `state()` may be called between any two of them.
 
-        `origins` says where each image came from in the caller's own data, so that a run folder can store the
-        memory as indices. With an `action` nothing is tuned: the phase is trained with it (where its classifier is
-        `auto`, that is still judged). With a `reward` a study tells the policy something else than the local one.
-        The input is checked at once, before the first event is asked for.
+        An `ImageSet` brings its labels along, and where each image came from in the caller's own data, so that a run
+        folder can store the memory as indices. With an `action` nothing is tuned: the phase is trained with it (where
+        its classifier is `auto`, that is still judged). With a `reward` a study tells the policy something else than
+        the local one. The input is checked at once, before the first event is asked for.
         """
-        said = {"known": known, "origins": origins, "action": action, "next_images": next_images}
+        said = {"known": known, "action": action, "next_images": next_images}
         with self.backend.active():
             work = self._open_phase(images, labels, reward, **said)
         return self._between_events(work)

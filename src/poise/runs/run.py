@@ -273,7 +273,7 @@ class Run:
         arrived = train.of_labels(groups[phase])
         if learner.phases_ > phase:  # it was left between the phase and its exam
             return
-        events = learner.fitting(arrived, arrived.labels, origins=arrived.origins, next_images=coming, reward=reward)
+        events = learner.fitting(arrived, next_images=coming, reward=reward)
         if isinstance(self.executor, WaitingExecutor):  # a stop is heard, too, while other machines are waited for
             self.executor.meanwhile = lambda: self._leave_if_asked(learner)
         while True:
