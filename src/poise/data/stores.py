@@ -24,6 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from copy import copy
 from functools import cached_property
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Final
 
@@ -311,10 +312,8 @@ class View(PixelStore):
     @cached_property
     def sizes(self) -> Tensor:  # type: ignore[override]  # found when first asked for
         """Height and width of every image."""
-        found = torch.empty(len(self), 2, dtype=torch.int64, device="cpu")
-        for base, places in self._parts(torch.arange(len(self), device="cpu")):
-            found[places] = base.sizes[self.index[places]]
-        return found
+        starts = torch.tensor([0, *accumulate(map(len, self.bases))], device="cpu")
+        return torch.cat([base.sizes for base in self.bases])[starts[self.which] + self.index]
 
     def gather(self, indices: Tensor, crops: Crops | None = None) -> Tensor:
         """The images at these indices; of each the part that `crops` says."""
