@@ -118,36 +118,28 @@ class Run:
 
     def continuing(self) -> Running:
         """`starting`, or `resuming` where this run has begun; nothing where it is finished."""
-        if not self.folder.exists:
-            yield from self.starting()
-            return
-        self.refuse_other()
-        if self.folder.finished:
+        state = self.state()
+        if state == "finished":
             self.result = load_result(self.folder.path)
         else:
-            yield from self.resuming()
+            yield from self.starting() if state == "new" else self.resuming()
 
     def state(self) -> str:
         """Whether its folder is `new`, or holds this run, `begun` or `finished`; what holds something else is refused.
 
+        Also a run of the same data with other exam images, which are only read where the data lie at another path now.
         Where the images are not here, runs of the same recipe cannot be told apart by them.
         """
-        if not self.folder.exists:
-            self.folder.refuse_leftovers()
+        folder, plan = self.folder, self.plan
+        if not folder.exists:
+            folder.refuse_leftovers()
             return "new"
-        if self.plan.source.is_here:
-            self.refuse_other()
-        return "finished" if self.folder.finished else "begun"
-
-    def refuse_other(self) -> None:
-        """Refuse a folder in which another run was started, also one of the same data with other exam images.
-
-        Those are only read where the data lie at another path now.
-        """
-        if difference := self.folder.difference(RunDescription(**self._description())):
-            raise UserError(f"{self.folder.path} holds another run ({difference}); choose another --out")
-        if self.plan.recipe.exam == "test" and self.folder.description().recipe["data"] != self.plan.recipe.data:
-            refuse_other_exam(self.folder, Examiner(self.plan.source.test(), self.plan.stream))
+        if plan.source.is_here:
+            if difference := folder.difference(RunDescription(**self._description())):
+                raise UserError(f"{folder.path} holds another run ({difference}); choose another --out")
+            if plan.recipe.exam == "test" and folder.description().recipe["data"] != plan.recipe.data:
+                refuse_other_exam(folder, Examiner(plan.source.test(), plan.stream))
+        return "finished" if folder.finished else "begun"
 
     # Beginning and resuming -------------------------------------------------------------------------------------
 
