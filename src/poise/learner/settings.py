@@ -132,6 +132,11 @@ class Settings(LearnerKeys):
         """The method with its options."""
         return make_method(self.method, self.options)
 
+    @cached_property
+    def names_net(self) -> bool:
+        """Whether the network is one that poise did not make, by a word."""
+        return is_named(self.net)
+
     @property
     def choices(self) -> Mapping[str, Sequence[str]]:
         """The words of an axis that mean something here, where not all do."""
@@ -263,7 +268,7 @@ class Runtime:
 
 def is_given(settings: Settings, runtime: Runtime) -> bool:
     """Whether the network is one that poise did not make: a module, or one by name; pretrained perhaps."""
-    return runtime.net is not None or is_named(settings.net)
+    return runtime.net is not None or settings.names_net
 
 
 def _budget(given: MemoryKeys | None, method: Method) -> Budget:

@@ -60,7 +60,7 @@ class Plan:
         settings = self.recipe.settings
         judged = {"automatic": ("augmentation",)} if self.recipe.augmentation == "judged" else {}
         net = settings.net if settings.net is not None else self.source.net
-        # A copy keeps what was made of the other keys, to which a source's own net does not matter.
+        # A copy keeps what was made of the other keys; a source's own net is poise's, so `names_net` holds for it, too.
         return settings.model_copy(update={**judged, "net": net})
 
     @cached_property
