@@ -109,6 +109,9 @@ def test_a_ranking_says_every_training_key_in_which_its_rows_differ(write: Write
     assert "lucir, fixed, batch=128, epochs=20, memory.per_class=20 (" in said
     assert line in said
     assert line in make_tables(study)[1].caption
+    alike = gather([write("equal/lucir", epochs=20), write("equal/icarl", method="icarl", epochs=20), paths[2]])
+    assert alike.differences[0].endswith("also differ in epochs (20, 160)"), "and not in what joint keeps"
+    assert "memory." not in words(alike)[0][1]
 
 
 def test_runs_without_a_common_seed_or_stream_are_not_ranked(write: Write) -> None:

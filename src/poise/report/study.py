@@ -201,13 +201,23 @@ class Ranking:
         return (first, second) if second else None
 
     @cached_property
+    def apart(self) -> dict[str, list[str]]:
+        """Every training key in which rows differ, with its values; what a row keeps that keeps all, its label says."""
+        known = [_training_keys(row.first) for row in self.rows]
+        kept = [keys for keys in known if keys.get(_RULE) != ALL_IMAGES]
+        of_memory = {key for key in _differing(kept) if key.startswith(_MEMORY)}
+        others = {key for key in _differing(known) if not key.startswith(_MEMORY)}
+        return {
+            key: [*dict.fromkeys(_short(keys.get(key)) for keys in (kept if key in of_memory else known))]
+            for key in sorted(of_memory | others)
+        }
+
+    @cached_property
     def names(self) -> dict[str, str]:
         """By its label, what each row is called beside the others: with every training key in which they differ."""
-        known = {row.label: _training_keys(row.first) for row in self.rows}
-        apart = _differing(known.values())
         found = {}
-        for label, keys in known.items():
-            words = [f"{key}={_short(keys[key])}" for key in sorted(apart) if keys.get(key) is not None]
+        for label, keys in ((row.label, _training_keys(row.first)) for row in self.rows):
+            words = [f"{key}={_short(keys[key])}" for key in self.apart if keys.get(key) is not None]
             found[label] = ", ".join([label, *(word for word in words if word not in label.split(", "))])
         return found
 
@@ -329,16 +339,8 @@ class Study:
         """Where ranked rows were trained with other keys, in which, with their values: a line for each ranking."""
         found = []
         for ranking in self.rankings:
-            known = [_training_keys(row.first) for row in ranking.rows]
-            kept = [keys for keys in known if keys.get(_RULE) != ALL_IMAGES]  # a label says of others what they keep
-            values = {
-                key: dict.fromkeys(_short(keys.get(key)) for keys in group)
-                for group in (known, kept)
-                for key in _differing(group)
-                if key.startswith(_MEMORY) == (group is kept)
-            }
-            if values:
-                words = "; ".join(f"{key} ({', '.join(values[key])})" for key in sorted(values))
+            if ranking.apart:
+                words = "; ".join(f"{key} ({', '.join(values)})" for key, values in ranking.apart.items())
                 found.append(f"{ranking.where}, {ranking.stream}: the ranked rows also differ in {words}")
         return found
 
