@@ -26,6 +26,7 @@ from poise.runs.plan import Plan
 from poise.runs.record import load_result
 from poise.runs.run import Run
 from poise.runs.sweep import Cell, sweep_cells
+from poise.settings import TrialSettings
 from poise.tuning.results import Reward, TrialResult
 
 NAME = "crossval"
@@ -175,8 +176,9 @@ def _without_judging(plan: Plan, action: Action) -> Action:
 
 def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
     """The run of this recipe with a constant action."""
-    changes = {"policy": UNTUNED, "policy_options": {}, "action": dict(action), "start": start or plan.recipe.start}
-    return replace(plan, recipe=plan.recipe.replace(**changes))
+    own: dict[str, Any] = {"policy": UNTUNED, "action": dict(action), "start": start or plan.recipe.start}
+    unused = {"policy_options": {}, "space": None, "tune": None, "trials": TrialSettings()}
+    return replace(plan, recipe=plan.recipe.replace(**own, **unused))
 
 
 def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:
