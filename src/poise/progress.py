@@ -18,7 +18,7 @@ from rich.text import Text
 from poise.actions import Action, is_weight
 from poise.training import events
 from poise.training.events import Event, Progress
-from poise.words import duration, printable
+from poise.words import counted, duration, printable
 
 LINE_SECONDS: Final = 10.0  # between two plain lines
 BAR_SECONDS: Final = 0.1  # between two moves of a bar
@@ -185,7 +185,7 @@ def _describe(event: Event, phases: int | None) -> tuple[str, str]:
             line = event.line
         case events.PhaseStarted():
             kept = f" and {event.memory_images} kept ones" if event.memory_images else ""
-            new = f"{event.new_classes} new class{'es' if event.new_classes != 1 else ''}"
+            new = counted(event.new_classes, "new class")
             known = f" of 0–{phases - 1}" if phases is not None else ""
             images = f"{event.new_images} images{kept}"
             line = f"phase {event.phase}{known}: {new} ({event.classes} in all), {images}"

@@ -28,12 +28,12 @@ def duration(seconds: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """A number with its noun, in the singular or plural: `1 image`, `3 images`.
+    """A number with its noun, in the singular or plural: `1 image`, `3 classes`.
 
-    >>> counted(1, "step"), counted(2, "step")
-    ('1 step', '2 steps')
+    >>> counted(1, "step"), counted(2, "step"), counted(2, "class")
+    ('1 step', '2 steps', '2 classes')
     """
-    return f"{count} {thing}{'s' * (count != 1)}"
+    return f"{count} {thing}{('es' if thing.endswith('s') else 's') * (count != 1)}"
 
 
 def install_extra(name: str) -> str:

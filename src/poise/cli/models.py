@@ -13,10 +13,9 @@ import typer
 from poise.cli.words import Checkpoints, path_argument, path_option, say, show
 from poise.errors import MOST, UserError
 from poise.store import CHECKPOINT_SECONDS
-from poise.words import json_line, one_line
+from poise.words import counted, json_line, one_line
 
 if TYPE_CHECKING:
-    from poise import Learner
     from poise.modelfile import FolderScore, Prediction
 
 Trained = Annotated[Path, path_argument("A learner's file, or model.safetensors of a run.", readable=False)]
@@ -83,14 +82,9 @@ def learn(
     if test is not None:
         class_names(test)  # which refuses what is no such folder, before anything is learned
     learner = ModelFile(model).teach(lesson, say, ignore_signals)
-    _show_count(model, learner)
+    show(f"{model}: {counted(len(learner.classes_), 'class')}")
     if test is not None:
         _show_score(score_folder(learner, test), test)
-
-
-def _show_count(model: Path, learner: Learner) -> None:
-    count = len(learner.classes_)
-    show(f"{model}: {count} class{'es' if count != 1 else ''}")
 
 
 def _memory(word: str | None) -> int | str | None:
@@ -233,4 +227,4 @@ def remove(
     from poise.modelfile import ModelFile
 
     learner = ModelFile(model).remove(classes)
-    _show_count(model, learner)
+    show(f"{model}: {counted(len(learner.classes_), 'class')}")

@@ -37,8 +37,6 @@ REPEATED: Final = "not counted"
 _SAID_ELSEWHERE: Final = (*STREAM_KEYS, "policy", "method", "data", "exam", "labels")
 #: Keys that differ between methods because they are different methods.
 _OF_A_METHOD: Final = ("method", "options", "action", "policy", *POLICY_KEYS, *STREAM_KEYS, "data", "exam", "labels")
-_MEMORY: Final = "memory."
-_RULE: Final = f"{_MEMORY}rule"
 _LONGEST: Final = 40  # characters of a list in a label
 
 #: One colour per method, readable on light and on dark pages; other methods take the colours left over.
@@ -204,13 +202,12 @@ class Ranking:
     def apart(self) -> dict[str, list[str]]:
         """Every training key in which rows differ, with its values; what a row keeps that keeps all, its label says."""
         known = [_training_keys(row.first) for row in self.rows]
-        kept = [keys for keys in known if keys.get(_RULE) != ALL_IMAGES]
-        of_memory = {key for key in _differing(kept) if key.startswith(_MEMORY)}
-        others = {key for key in _differing(known) if not key.startswith(_MEMORY)}
-        return {
-            key: [*dict.fromkeys(_short(keys.get(key)) for keys in (kept if key in of_memory else known))]
-            for key in sorted(of_memory | others)
-        }
+        kept = [keys for keys in known if keys.get("memory.rule") != ALL_IMAGES]
+        apart = dict[str, list[str]]()
+        for key in sorted({*_differing(known)}):
+            values = [*dict.fromkeys(_short(keys.get(key)) for keys in (kept if key.startswith("memory.") else known))]
+            apart |= {key: values} if len(values) > 1 else {}
+        return apart
 
     @cached_property
     def names(self) -> dict[str, str]:

@@ -122,7 +122,11 @@ def run_crossval(
     first = RunFolder(out / "phase-0")
     if plan.recipe.start is None and not first.phase_0.exists():
         say("phase 0, which all actions share")
-        _run_phase_0(_constant(plan, plan.recipe.action), first)
+        job = Run(_constant(plan, plan.recipe.action), first, until=1)
+        try:
+            job.to_end(job.continuing())
+        except Interrupted as stopped:
+            raise Interrupted("interrupted; the same command continues", stopped.exit_code) from stopped
     start = plan.recipe.start or str(first.path.resolve())
     cells = [
         Cell(f"arm-{arm:03d}", _constant(plan, _without_judging(plan, action), start))
@@ -159,15 +163,6 @@ def _claim(out: Path, wanted: Mapping[str, Any]) -> None:
         raise UserError(f"{out} holds another {NAME} (other {', '.join(other)}); choose another --out")
 
 
-def _run_phase_0(plan: Plan, folder: RunFolder) -> None:
-    """Bring an ordinary run to the end of phase 0; it continues from where it stands."""
-    job = Run(plan, folder, until=1)
-    try:
-        job.to_end(job.continuing())
-    except Interrupted as error:
-        raise Interrupted("interrupted; the same command continues", error.exit_code) from error
-
-
 def _without_judging(plan: Plan, action: Action) -> Action:
     """The action as it is trained: nothing is spent on judging classifiers, both of which are examined anyway."""
     own = plan.settings.made_method.default_action.classifier
@@ -176,9 +171,8 @@ def _without_judging(plan: Plan, action: Action) -> Action:
 
 def _constant(plan: Plan, action: Mapping[str, float | str], start: str | None = None) -> Plan:
     """The run of this recipe with a constant action."""
-    own: dict[str, Any] = {"policy": UNTUNED, "action": dict(action), "start": start or plan.recipe.start}
-    unused = {"policy_options": {}, "space": None, "tune": None, "trials": TrialSettings()}
-    return replace(plan, recipe=plan.recipe.replace(**own, **unused))
+    fixed: Any = {"policy": UNTUNED, "policy_options": {}, "space": None, "tune": None, "trials": TrialSettings()}
+    return replace(plan, recipe=plan.recipe.replace(**fixed, action=dict(action), start=start or plan.recipe.start))
 
 
 def _candidates(plan: Plan, folder: RunFolder, action: Action) -> Iterator[Candidate]:

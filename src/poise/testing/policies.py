@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -74,8 +74,9 @@ class PolicySuite:
             for reward in (noisy_rewards, diverging):
                 history = history_of(self.make(space), reward)
                 assert all(entry.arm in range(len(space)) for entry in history if isinstance(entry, Decided))
-                for trials in _trials_of(history):
-                    _check_trials(trials, len(space))
+                for phase in range(1, PHASES + 1):
+                    there = [each.outcome.trial for each in history if isinstance(each, Tried) and each.phase == phase]
+                    _check_trials(sorted(there, key=lambda trial: trial.id), len(space))
 
     def test_the_seed_alone_decides_and_no_global_generator_is_used(self) -> None:
         """Global generators stay as they are."""
@@ -156,12 +157,6 @@ class PolicySuite:
             except Damaged:
                 continue
             raise AssertionError(f"entry {number} was changed, and nobody noticed")
-
-
-def _trials_of(history: History) -> Iterator[list[Trial]]:
-    for phase in range(1, PHASES + 1):
-        found = [entry.outcome.trial for entry in history if isinstance(entry, Tried) and entry.phase == phase]
-        yield sorted(found, key=lambda trial: trial.id)
 
 
 def _check_trials(trials: list[Trial], arms: int) -> None:

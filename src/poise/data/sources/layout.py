@@ -162,7 +162,9 @@ def _read_classes(folder: Path, least: int = 2) -> Files:
             raise UserError(f"class folder {folder / name} has no image; add some or remove the folder{inner}")
         classes[name] = tuple(folder / name / image for image in images)
         known = set(images)
-        left_out.update(_kind(entry) for entry in entries if entry.name not in known)
+        for entry in entries:
+            if entry.name not in known:
+                left_out["folder" if _is_folder(entry) else Path(entry.name).suffix.lower() or "no ending"] += 1
     if len(classes) < least:
         found = f"only one class folder, {next(iter(classes))}" if classes else "no class folder"
         raise UserError(f"{folder} has {found}; put the images of each class in a folder of its own, at least {least}")
@@ -171,11 +173,6 @@ def _read_classes(folder: Path, least: int = 2) -> Files:
         words = ", ".join(f"{count} {ending[:20]}" for ending, count in left_out.most_common(5))
         _warn_once(f"{folder}: left out what is no image by its name in class folders ({words}){advice}")
     return classes
-
-
-def _kind(entry: os.DirEntry[str]) -> str:
-    """What is left out, in a word."""
-    return "folder" if _is_folder(entry) else Path(entry.name).suffix.lower() or "no ending"
 
 
 @functools.cache
