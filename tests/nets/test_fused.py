@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -16,6 +15,8 @@ from poise.data import usable_kernels
 from poise.nets import build_backbone, resnet
 from poise.nets.resnet import BatchNorm
 from poise.training.device import make_backend
+
+pytestmark = pytest.mark.usefixtures("exact_numbers")
 
 EPS, MOMENTUM = 1e-5, 0.1
 SHAPES = [(16, 7, 32, 32), (32, 3, 5, 9), (64, 2, 8, 8), (8, 1, 3, 3)]  # width, batch, height, length
@@ -49,16 +50,6 @@ def norm_results(shape: tuple[int, int, int, int], adds: bool, relu: bool, *, fu
     y.backward(images(*shape, seed=4))  # type: ignore[no-untyped-call]
     trained = [tensor for tensor in (x, weight, bias, shortcut) if tensor is not None]
     return [y.detach(), mean, variance, *(tensor.grad for tensor in trained if tensor.grad is not None)]
-
-
-@pytest.fixture(autouse=True)
-def exact_numbers() -> Iterator[None]:
-    """Full fp32 in the reference: TF32 would be the larger error of the two."""
-    conv = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = conv.fp32_precision
-    conv.fp32_precision = "ieee"
-    yield
-    conv.fp32_precision = before
 
 
 class TestOnACpu:
@@ -177,7 +168,7 @@ class TestNorms:
 
 @pytest.mark.gpu
 class TestConvolutions:
-    @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+    @pytest.mark.parametrize("shape", SHAPES[:2], ids=str)
     def test_values_and_gradients(self, shape: tuple[int, int, int, int]) -> None:
         from poise.nets.fused import convolve_thin
 

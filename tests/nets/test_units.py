@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -22,19 +22,11 @@ from poise.data import usable_kernels
 from poise.nets import Branches, ScaledConv, build_backbone, resnet, units
 from poise.nets.resnet import BatchNorm, Block, Level, _levels
 
+pytestmark = pytest.mark.usefixtures("exact_numbers")
+
 Relus = Sequence[bool]
 WIDTHS = (16, 32, 64)
 BF16 = torch.bfloat16
-
-
-@pytest.fixture(autouse=True)
-def exact_numbers() -> Iterator[None]:
-    """Full fp32 in the reference: TF32 would be the larger error of the two."""
-    conv = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = conv.fp32_precision
-    conv.fp32_precision = "ieee"
-    yield
-    conv.fp32_precision = before
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -385,9 +385,9 @@ def _add_up(sums, y, groups: tl.constexpr, size: tl.constexpr, columns: tl.const
 
 
 # By width, as measured on an H200: pixels of a tile, warps of a program, programs that share a weight's gradient.
-ROWS = {16: 128, 32: 64, 64: 64}
-WARPS = {16: 2, 32: 2, 64: 4}
-GROUPS = {16: 128, 32: 64, 64: 32}
+ROWS = {16: 128, 32: 64}
+WARPS = {16: 2, 32: 2}
+GROUPS = {16: 128, 32: 64}
 
 
 def _convolution(

@@ -204,10 +204,11 @@ class Ranking:
         known = [_training_keys(row.first) for row in self.rows]
         kept = [keys for keys in known if keys.get("memory.rule") != ALL_IMAGES]
         apart = dict[str, list[str]]()
-        for key in sorted({*_differing(known)}):
-            values = [*dict.fromkeys(_short(keys.get(key)) for keys in (kept if key.startswith("memory.") else known))]
-            apart |= {key: values} if len(values) > 1 else {}
-        return apart
+        for rows, of_memory in ((known, False), (kept, True)):
+            for key in _differing(rows):
+                if key.startswith("memory.") == of_memory:
+                    apart[key] = [*dict.fromkeys(_short(keys.get(key)) for keys in rows)]
+        return dict(sorted(apart.items()))
 
     @cached_property
     def names(self) -> dict[str, str]:

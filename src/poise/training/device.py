@@ -121,21 +121,21 @@ def _flags(backend: Backend) -> Iterator[None]:
     conv: Any = cudnn.conv  # type: ignore[attr-defined]
     rnn: Any = cudnn.rnn
     before = (cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, rnn.fp32_precision, matmul.fp32_precision)
-    allowed = list[bool]()
+    allowed: bool | None = None
     with suppress(RuntimeError):  # the caller has set one of the two alone: torch cannot say it then
-        allowed.append(cudnn.allow_tf32)
+        allowed = cudnn.allow_tf32
     algorithms = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     numbers = "tf32" if backend.precision == "tf32" else "ieee"
     try:
         cudnn.benchmark, cudnn.deterministic = not backend.deterministic, backend.deterministic
-        if allowed:  # must say the same as the two, or `torch.export` fails
+        if allowed is not None:  # must say the same as the two, or `torch.export` fails
             cudnn.allow_tf32 = numbers == "tf32"
         conv.fp32_precision = rnn.fp32_precision = matmul.fp32_precision = numbers
         torch.use_deterministic_algorithms(backend.deterministic, warn_only=True)
         yield
     finally:
-        if allowed:
-            cudnn.allow_tf32 = allowed[0]
+        if allowed is not None:
+            cudnn.allow_tf32 = allowed
         cudnn.benchmark, cudnn.deterministic, conv.fp32_precision, rnn.fp32_precision, matmul.fp32_precision = before
         torch.use_deterministic_algorithms(algorithms[0], warn_only=algorithms[1])
 

@@ -162,9 +162,8 @@ def _read_classes(folder: Path, least: int = 2) -> Files:
             raise UserError(f"class folder {folder / name} has no image; add some or remove the folder{inner}")
         classes[name] = tuple(folder / name / image for image in images)
         known = set(images)
-        for entry in entries:
-            if entry.name not in known:
-                left_out["folder" if _is_folder(entry) else Path(entry.name).suffix.lower() or "no ending"] += 1
+        rest = [entry for entry in entries if entry.name not in known]
+        left_out.update("folder" if _is_folder(own) else Path(own.name).suffix.lower() or "no ending" for own in rest)
     if len(classes) < least:
         found = f"only one class folder, {next(iter(classes))}" if classes else "no class folder"
         raise UserError(f"{folder} has {found}; put the images of each class in a folder of its own, at least {least}")
