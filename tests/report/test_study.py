@@ -114,6 +114,14 @@ def test_a_ranking_says_every_training_key_in_which_its_rows_differ(write: Write
     assert "memory." not in words(alike)[0][1]
 
 
+def test_what_a_bare_result_lacks_is_no_difference(write: Write, tmp_path: Path) -> None:
+    shares = {"rule": "rmm", "per_class": 20, "total": None, "reserve": 0, "allocation": 0.5}
+    bare = (write("lucir", LONG_AGO) / "result.json").rename(tmp_path / "lucir.json")
+    joint = write("joint", method="joint", memory={"rule": "all", "reserve": 0})
+    study = gather([bare, write("icarl", method="icarl", memory=shares), joint])
+    assert not any("allocation" in line for line in study.differences)
+
+
 def test_runs_without_a_common_seed_or_stream_are_not_ranked(write: Write) -> None:
     paths = [write("lucir", seed=1), write("icarl", seed=2, method="icarl")]
     paths.append(write("lwf", seed=1, method="lwf", setting="tfh"))
